@@ -1,0 +1,31 @@
+"""Two-digit addition from reasoning-gym, scored by its own verifier.
+
+The model writes the digits of the sum from the last to the first, as one adds by hand; `reward` turns them round before
+the verifier sees them.
+"""
+
+import functools
+
+import reasoning_gym
+
+
+@functools.cache
+def _dataset(seed: int, size: int) -> reasoning_gym.dataset.ProceduralDataset:
+    return reasoning_gym.create_dataset(
+        "chain_sum", seed=seed, size=size, min_terms=2, max_terms=2, min_digits=2, max_digits=2
+    )
+
+
+def problems(seed: int, size: int) -> list[dict[str, object]]:
+    """Rows with `question` ("23+45="), `response` ("86") and `entry`, what the verifier needs."""
+    rows: list[dict[str, object]] = []
+    for entry in _dataset(seed, size):
+        question = entry["metadata"]["expression"].replace(" ", "") + "="
+        rows.append({"question": question, "response": entry["answer"][::-1], "entry": entry})
+    return rows
+
+
+def reward(response: list[str], entry: list[dict[str, object]]) -> list[float]:
+    """1 where reasoning-gym's verifier accepts the sum, less where it gives less."""
+    score = _dataset(0, 1).score_answer
+    return [score(text.strip()[::-1], item) for text, item in zip(response, entry, strict=True)]

@@ -1,0 +1,1 @@
+"""Pure tensor functions: estimators, losses, KL forms, aggregation, corrections. No state, no processes, no trainer."""

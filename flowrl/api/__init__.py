@@ -1,0 +1,1 @@
+"""The conductor: check, plan, run, and Flow's verbs."""

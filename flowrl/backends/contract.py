@@ -1,0 +1,139 @@
+"""What every backend must do, one protocol per kind of role. One object is one rank of one role, in its own process or
+in the launcher's. A rank is called by all ranks of its role in the same order (SPMD).
+
+`batch` columns are named by the op's *slots*; the batch returned holds the op's outputs for the same ids (a generator's
+for the new sample ids). Metrics are (value, weight) pairs; the runtime takes their weighted mean over ranks and firings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from flowrl.backends.batch import Batch
+from flowrl.graph.graph import Model, Op, Role
+from flowrl.plan.plan import Layout
+
+Metrics = Mapping[str, tuple[float, float]]
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class RankSetup:
+    """All that a rank is made from."""
+
+    role: Role
+    model: Model | None
+    model_folder: Path | None
+    """A Hugging Face folder (config.json, *.safetensors, tokenizer) with the initial weights."""
+    layout: Layout
+    rank: int = 0
+    world_size: int = 1
+    store_host: str = "127.0.0.1"
+    store_port: int | None = None
+    """Port of the torch TCPStore of this role's ranks, served by rank 0; None if world_size is 1."""
+    device: str = "cpu"
+    threads: int = 1
+    seed: int = 0
+    folder: Path = Path(".")
+    """Where relative paths of the flow start (user functions, data)."""
+    max_tokens: int | None = None
+    """Longest prompt + response that the flow allows, for engines that reserve memory."""
+    eos: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One firing of an op on this rank."""
+
+    op: Op
+    step: int
+    seed: int
+    """The run's seed. Seeds of samples are made from it and the sample's id, never from a rank or a batch."""
+    samples_per_prompt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    batch: Batch | None
+    metrics: Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Where a full parameter lies in a weight buffer. Names are Hugging Face's; offset in bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+class Rank(Protocol):
+    """What the worker calls on any role."""
+
+    def call(self, call: Call, batch: Batch) -> Result:
+        """Run `call.op.method`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class WeightSource(Protocol):
+    """A role that weights edges leave."""
+
+    def manifest(self) -> Sequence[TensorSpec]:
+        """The layout of the weight buffer: equal on every rank, no communication."""
+        ...
+
+    def write_weights(self, buffer: Bytes) -> None:
+        """Write this rank's own shards into the buffer. Together the ranks fill it."""
+        ...
+
+
+class WeightTarget(Protocol):
+    """A role that weights edges enter."""
+
+    def read_weights(self, manifest: Sequence[TensorSpec], buffer: Bytes, version: int) -> None:
+        """Pause, update in place, reset caches, continue. After it every output comes from `version`."""
+        ...
+
+
+class Resident(Protocol):
+    """A role that can leave its devices while others work."""
+
+    def load(self) -> None: ...
+
+    def offload(self) -> None: ...
+
+
+class Checkpointed(Protocol):
+    def save(self, folder: Path) -> None:
+        """Write this rank's state (weights, optimizer, counters) as safetensors and JSON; no pickle."""
+        ...
+
+    def restore(self, folder: Path) -> None:
+        """Read what `save` wrote, possibly with another number of ranks."""
+        ...
+
+
+class Trainer(Rank, WeightSource, WeightTarget, Resident, Checkpointed, Protocol):
+    """Methods log_probs, values, update (LANGUAGE.md). `update` normalises over the minibatch of all ranks."""
+
+
+class Generator(Rank, WeightTarget, Resident, Protocol):
+    """Method generate: rows of prompts in, samples_per_prompt times as many samples out, ids in ascending order."""
+
+
+class Scorer(Rank, Resident, Protocol):
+    """Methods log_probs (ref_log_probs) and values."""
+
+
+class Reward(Rank, Protocol):
+    """Method score."""

@@ -1,0 +1,1 @@
+"""Generators: hf, vllm."""

@@ -1,0 +1,1 @@
+"""Rewards: function, model."""

@@ -1,0 +1,1 @@
+"""Parse argv, call the api, render. No logic."""

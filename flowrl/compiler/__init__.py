@@ -1,0 +1,1 @@
+"""Flow → Graph (lower/), Graph → Graph (passes/), Graph + Placement → Program (emit/)."""

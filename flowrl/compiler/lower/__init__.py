@@ -1,0 +1,1 @@
+"""FlowSpec → Graph: the last place that sees the spec."""

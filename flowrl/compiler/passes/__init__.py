@@ -1,0 +1,1 @@
+"""Pure functions Graph → Graph, one per file; the order is PASSES in pipeline.py."""

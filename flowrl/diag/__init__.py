@@ -1,0 +1,1 @@
+"""How problems are told: spans, codes, diagnostics, frames. Knows nothing of flows, graphs or plans."""

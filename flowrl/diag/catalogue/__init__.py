@@ -1,0 +1,24 @@
+"""Every code and its words, one module per range (STYLE: FR00 files & YAML … FR99 internal)."""
+
+from flowrl.diag.catalogue import (
+    backends,
+    files,
+    graph,
+    internal,
+    models,
+    names,
+    placement,
+    plan_file,
+    run,
+    schedule,
+    schema,
+)
+from flowrl.diag.catalogue.code import Code
+
+CODES: dict[str, Code] = {
+    code.id: code
+    for module in (files, schema, names, graph, models, placement, schedule, plan_file, backends, run, internal)
+    for code in module.CODES
+}
+
+__all__ = ["CODES", "Code"]

@@ -1,0 +1,5 @@
+"""FR00 files and YAML."""
+
+from flowrl.diag.catalogue.code import Code
+
+CODES: tuple[Code, ...] = ()

@@ -1,0 +1,5 @@
+"""FR09 run time."""
+
+from flowrl.diag.catalogue.code import Code
+
+CODES: tuple[Code, ...] = ()

@@ -1,0 +1,5 @@
+"""FR01 schema."""
+
+from flowrl.diag.catalogue.code import Code
+
+CODES: tuple[Code, ...] = ()

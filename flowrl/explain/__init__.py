@@ -1,0 +1,1 @@
+"""What would help and why not. (Fills with placement search.)"""

@@ -1,0 +1,165 @@
+"""The graph: roles, ops with typed ports, and edges. Frozen; passes make new ones with `msgspec.structs.replace`.
+
+An op's id is `role.method` or `role.method@label`; a data set is the op `data.NAME`. A declared edge is one
+(source, target) pair of the flow after commas are fanned out; its id is `a -> b`, `a => b` or `a <-> b`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from flowrl.diag.span import Span
+from flowrl.graph.params import EngineParams, OpParams, OptimizerParams
+from flowrl.graph.types import Field, Granularity
+
+
+class Kind(StrEnum):
+    DATA = "data"
+    TRAINER = "trainer"
+    GENERATOR = "generator"
+    SCORER = "scorer"
+    REWARD = "reward"
+    ESTIMATOR = "estimator"
+    FILTER = "filter"
+    ENV = "env"
+    FUNCTION = "function"
+
+
+class EdgeKind(StrEnum):
+    DATA = "data"
+    WEIGHTS = "weights"
+    INTERACTION = "interaction"
+    STATE = "state"
+    """Read-before-write within a step: an op that reads a trainable role runs before the role's update."""
+
+
+class Model(msgspec.Struct, frozen=True, kw_only=True):
+    """Names initial weights; each role that uses it has a copy of its own."""
+
+    name: str
+    source: str
+    """Hub id, folder, `stages.NAME.ROLE`, or `inline` when `shape` is given in the flow."""
+    head: str = "lm"
+    """lm or scalar."""
+    dtype: str = "bfloat16"
+    inline: dict[str, Any] | None = None
+    """The shape a flow writes in place of a source (machine/models.py reads it)."""
+    span: Span | None = None
+
+
+class Role(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    kind: Kind
+    model: str | None = None
+    backend: str | None = None
+    trainable: bool = False
+    """Whether some op updates it. A model without a trainer's update stays at its initial weights."""
+    optimizer: OptimizerParams | None = None
+    engine: EngineParams = EngineParams()
+    on_error: str = "abort"
+    """abort, drop (the group) or default (score 0)."""
+    span: Span | None = None
+
+
+class Input(msgspec.Struct, frozen=True, kw_only=True):
+    """One slot of an op, bound to exactly one producer once `infer_types` has run."""
+
+    slot: str
+    field: str
+    """The column of the producer; the same as the slot unless `inputs:` chose another."""
+    source: str | None = None
+    """Id of the producing op; None before binding."""
+    optional: bool = False
+
+
+class Op(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    role: str
+    method: str
+    label: str | None = None
+    granularity: Granularity
+    inputs: tuple[Input, ...] = ()
+    outputs: tuple[Field, ...] = ()
+    params: OpParams | None = None
+    firings: int = 1
+    """How often it fires a step (the repetition vector over rows of one firing): updates × epochs for an update."""
+    every_steps: int = 1
+    start_step: int = 0
+    """Fires only in steps > start_step (critic warm-up)."""
+    derived: bool = False
+    """Added by a pass (insert_log_probs), not written by the user."""
+    span: Span | None = None
+
+
+class Edge(msgspec.Struct, frozen=True, kw_only=True):
+    """A declared edge before lowering; after it, a direct producer → consumer edge that names the declared ones."""
+
+    id: str
+    kind: EdgeKind
+    source: str = msgspec.field(name="from")
+    """Op id; for weights the role. Written `from` in JSON."""
+    target: str = msgspec.field(name="to")
+    fields: tuple[str, ...] = ()
+    """The consumer's slots that travel on it; empty for weights."""
+    origin: tuple[str, ...] = ()
+    """Ids of the declared edges it comes from; empty only if `derived`."""
+    derived: bool = False
+    tokens: int = 0
+    """Initial tokens: 1 + max_lag on a weights edge, 0 on a data edge."""
+    every_steps: int | None = None
+    every_updates: int | None = None
+    start_step: int | None = None
+    transport: str | None = None
+    span: Span | None = None
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """The batch algebra of one period."""
+
+    prompts: int
+    samples_per_prompt: int = 1
+    updates: int = 1
+    epochs: int = 1
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    max_lag: int = 0
+    partial_rollout: bool = False
+    when_stale: str = "wait"
+
+
+class Removal(msgspec.Struct, frozen=True, kw_only=True):
+    """Something a pass took away, with its coded reason; nothing may disappear otherwise."""
+
+    id: str
+    reason: str
+    """Coded: unread_at_zero_kl, fused_forward, log_probs_not_needed, removed_by_user."""
+    text: str
+
+
+class Graph(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    models: tuple[Model, ...]
+    roles: tuple[Role, ...]
+    ops: tuple[Op, ...]
+    declared: tuple[Edge, ...]
+    """Every edge the user wrote, never changed by a pass."""
+    edges: tuple[Edge, ...] = ()
+    """The lowered edges; empty before `infer_types`."""
+    step: Step
+    schedule: Schedule = Schedule()
+    removed: tuple[Removal, ...] = ()
+    passes: tuple[str, ...] = ()
+    """Names of the passes already applied, in order."""
+
+    def op(self, id: str) -> Op:
+        return next(op for op in self.ops if op.id == id)
+
+    def role(self, name: str) -> Role:
+        return next(role for role in self.roles if role.name == name)
+
+    def model(self, name: str) -> Model:
+        return next(model for model in self.models if model.name == name)

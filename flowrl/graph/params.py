@@ -1,0 +1,123 @@
+"""What changes the maths of an op, typed. One tagged struct per op; machinery (`engine:`) is EngineParams on the role."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class KlParams(msgspec.Struct, frozen=True, kw_only=True):
+    """A KL penalty. `form`: k1, k2 or k3 (Schulman 2020, "Approximating KL divergence")."""
+
+    coef: float
+    form: str = "k1"
+
+
+class CorrectionParams(msgspec.Struct, frozen=True, kw_only=True):
+    """An off-policy correction: tis (truncate), mis (mask) or reject, by token, turn or sample ratio."""
+
+    name: str
+    unit: str = "token"
+    cap: float | None = None
+    floor: float | None = None
+
+
+class OptimizerParams(msgspec.Struct, frozen=True, kw_only=True):
+    name: str = "adamw"
+    """adamw or sgd."""
+    lr: float = 1e-6
+    schedule: str = "constant"
+    """constant, linear or cosine; after `warmup_steps` of linear warm-up."""
+    warmup_steps: int = 0
+    weight_decay: float = 0.0
+    max_grad_norm: float | None = 1.0
+
+
+class EngineParams(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process of a role takes at start."""
+
+    recompute: str = "none"
+    """Activation checkpointing: none, selective or full."""
+    offload: bool | None = None
+    """Whether the role leaves the device while another works; None lets the planner decide."""
+    packing: bool = False
+    kv_fraction: float = 0.85
+    """Share of a device's memory that an engine may take for weights and KV cache."""
+    gpu_bytes: int | None = None
+    extra: dict[str, Any] = {}
+    """Passed on to the backend as written; the plan lists it as unmodelled."""
+
+
+class DataParams(msgspec.Struct, frozen=True, kw_only=True, tag="data"):
+    """A data set: `source` is a jsonl path, or `FILE.py:FUNCTION` that returns rows (called with `args`)."""
+
+    source: str
+    prompt: str = "prompt"
+    """Name of the column that becomes the field `prompt`."""
+    response: str | None = None
+    keep: tuple[str, ...] = ()
+    args: dict[str, Any] = {}
+    max_prompt_tokens: int | None = None
+    on_long: str = "error"
+    order: str = "shuffle"
+
+
+class GenerateParams(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
+    max_response_tokens: int
+    max_context_tokens: int | None = None
+    max_turn_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    """-1 keeps every token."""
+    stop: tuple[str, ...] = ()
+    samples_per_prompt: int = 1
+
+
+class ForwardParams(msgspec.Struct, frozen=True, kw_only=True, tag="forward"):
+    """log_probs or values of a trainer or scorer."""
+
+    micro_batch_tokens: int = 16384
+    temperature: float = 1.0
+    """Log-probs are of the distribution that was sampled from: logits / temperature of the generator."""
+
+
+class UpdateParams(msgspec.Struct, frozen=True, kw_only=True, tag="update"):
+    loss: str
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    clip_dual: float | None = None
+    clip_value: float | None = None
+    aggregate: str = "token_mean"
+    entropy_coef: float = 0.0
+    beta: float | None = None
+    kl: KlParams | None = None
+    old_log_probs: str = "auto"
+    corrections: tuple[CorrectionParams, ...] = ()
+    updates: int = 1
+    epochs: int = 1
+    micro_batch_tokens: int = 16384
+    temperature: float = 1.0
+
+
+class EstimateParams(msgspec.Struct, frozen=True, kw_only=True, tag="estimate"):
+    estimator: str
+    normalize: str = "group"
+    """none, group or batch."""
+    kl: KlParams | None = None
+    gamma: float = 1.0
+    lam: float = 1.0
+    extra: dict[str, Any] = {}
+
+
+class ScoreParams(msgspec.Struct, frozen=True, kw_only=True, tag="score"):
+    """A reward of flavour `function` (`FILE.py:NAME` or `flowrl:NAME`) or `model` (the role's model)."""
+
+    flavour: str
+    function: str | None = None
+    args: dict[str, Any] = {}
+    timeout_seconds: float | None = None
+
+
+OpParams = DataParams | GenerateParams | ForwardParams | UpdateParams | EstimateParams | ScoreParams

@@ -1,0 +1,1 @@
+"""Clusters, device and model catalogues, backend traits. No torch, no graph."""

@@ -1,0 +1,39 @@
+"""The cluster: groups of nodes of one device type, with links. A frozen value that a Plan holds."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Device(msgspec.Struct, frozen=True, kw_only=True):
+    """One kind of device. Rates are peak figures with their source; what is achievable is a factor of the cost model."""
+
+    name: str
+    """`H100-80G`, …, or `cpu`: one slot of a CPU host."""
+    memory_bytes: int
+    bf16_flops_per_second: float
+    memory_bytes_per_second: float
+    link_bytes_per_second: float
+    """To the other devices of its node, one direction."""
+    source: str
+    is_cpu: bool = False
+
+
+class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    device: Device
+    nodes: int
+    devices_per_node: int
+    host_memory_bytes: int
+    network_bytes_per_second: float
+    """Per device, to other nodes, one direction."""
+
+
+class Cluster(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    """As the user gave it: `local`, `16xH100-80G` or a file."""
+    groups: tuple[NodeGroup, ...]
+
+    @property
+    def device_count(self) -> int:
+        return sum(group.nodes * group.devices_per_node for group in self.groups)

@@ -1,0 +1,1 @@
+"""Layouts, cost, placement: which roles share which devices, whether it fits, how long a step takes."""

@@ -1,0 +1,1 @@
+"""The plan file: schema, canonical io, digests. What a worker needs to read, and nothing more."""

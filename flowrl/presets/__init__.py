@@ -1,0 +1,1 @@
+"""Flows in YAML that ship with FlowRL."""

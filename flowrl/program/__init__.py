@@ -1,0 +1,1 @@
+"""The program: instruction streams, channels, and the checker that proves them deadlock-free."""

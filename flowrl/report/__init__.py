@@ -1,0 +1,1 @@
+"""Plan and Trace → text, JSON. Imports nothing that runs."""

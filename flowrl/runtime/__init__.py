@@ -1,0 +1,1 @@
+"""Launchers, workers, channels, weights, ledger, checkpoint, faults, export: the real clock. Reads only the Plan."""

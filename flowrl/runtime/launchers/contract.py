@@ -1,0 +1,90 @@
+"""What the driver asks of a launcher. The driver holds references and metadata; rows stay where they were made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from flowrl.backends.batch import IntArray
+from flowrl.backends.contract import Metrics
+from flowrl.execution.contract import Firing
+from flowrl.plan.plan import Plan, StagePlan
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Rows that one rank made: a handle (a Batch inline, an object reference on Ray) and what the driver must know."""
+
+    handle: Any
+    ids: IntArray
+    prompt_ids: IntArray
+    token_lengths: IntArray | None = None
+    """Tokens of each row, for balancing; None for rows without token fields."""
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The output of one op in one step: parts by rank and firing."""
+
+    op: str
+    step: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundInput:
+    """A slot, the column that fills it, and the record that has it. Prompt rows are repeated for each sample of the
+    reader: a coarse field broadcasts to a finer reader."""
+
+    slot: str
+    field: str
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A firing with everything it needs: for each rank of the role the ids of the rows it shall take (None: all)."""
+
+    firing: Firing
+    inputs: tuple[BoundInput, ...] = ()
+    rank_ids: tuple[IntArray, ...] | None = None
+    prompt_start: int = 0
+    """For a data op: the position in the data set's order where this step's prompts start."""
+    prompt_count: int | None = None
+    version: int = 0
+    """For send_weights and receive_weights: the policy version that travels."""
+    folder: Path | None = None
+    """For save: the checkpoint's folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    work: Work
+    parts: tuple[Part, ...] = ()
+    metrics: Metrics = field(default_factory=dict[str, tuple[float, float]])
+    start_seconds: float = 0.0
+    """On the launcher's monotonic clock."""
+    seconds: float = 0.0
+    error: BaseException | None = None
+    """A FlowError where the cause is known, else the exception of the rank."""
+
+
+class Launcher(Protocol):
+    def start(self, plan: Plan, stage: StagePlan, run_folder: Path, restore: Path | None) -> None:
+        """Make every rank of every role; with `restore`, from that checkpoint folder."""
+        ...
+
+    def submit(self, work: Work) -> None:
+        """Begin. Inline works at once; Ray returns before it is done."""
+        ...
+
+    def poll(self, timeout_seconds: float) -> Sequence[Completion]:
+        """What has completed since the last call; waits up to `timeout_seconds` for the first."""
+        ...
+
+    def close(self) -> None:
+        """End every process and free every shared-memory segment; may be called twice and after a failure."""
+        ...
