@@ -1,0 +1,114 @@
+"""The line budget: no file over 400 lines, no function over 80, and a limit for each room.
+
+Prints a table of rooms and exits 1 when anything is over. A room that needs more gets a smaller neighbour or a reason
+in the commit that raises its limit here.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+FILE_LINES = 400
+FUNCTION_LINES = 80
+
+ROOM_LINES: Mapping[str, int] = {
+    "flowrl/algos": 1200,
+    "flowrl/api": 700,
+    "flowrl/backends": 3000,
+    "flowrl/cli": 700,
+    "flowrl/compiler": 2200,
+    "flowrl/diag": 1800,
+    "flowrl/execution": 900,
+    "flowrl/explain": 400,
+    "flowrl/graph": 1400,
+    "flowrl/machine": 1000,
+    "flowrl/placement": 2000,
+    "flowrl/plan": 800,
+    "flowrl/presets": 300,
+    "flowrl/program": 700,
+    "flowrl/report": 1000,
+    "flowrl/runtime": 3200,
+    "flowrl/spec": 2000,
+    "tests": 9000,
+    "tools": 500,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    name: str
+    files: int
+    lines: int
+    limit: int
+
+
+def python_files(folder: Path) -> list[Path]:
+    """Python files below `folder`, in a fixed order."""
+    return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+
+
+def line_count(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def long_functions(source: str, limit: int = FUNCTION_LINES) -> Iterator[tuple[str, int, int]]:
+    """(name, first line, lines) of each function over `limit`, decorators not counted."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        lines = (node.end_lineno or node.lineno) - node.lineno + 1
+        if lines > limit:
+            yield node.name, node.lineno, lines
+
+
+def over_budget(path: Path, shown: str) -> Iterator[str]:
+    """What of one file is over the limits, one line each."""
+    lines = line_count(path)
+    if lines > FILE_LINES:
+        yield f"{shown}: {lines} lines, {lines - FILE_LINES} over the {FILE_LINES} of a file"
+    for name, first, length in long_functions(path.read_text(encoding="utf-8")):
+        over = length - FUNCTION_LINES
+        yield f"{shown}:{first}: `{name}` has {length} lines, {over} over the {FUNCTION_LINES} of a function"
+
+
+def measure(root: Path, limits: Mapping[str, int]) -> tuple[list[Room], list[str]]:
+    """Every room with its total, and every finding. A room of flowrl/ without a limit is a finding."""
+    rooms: list[Room] = []
+    findings: list[str] = []
+    for name, limit in limits.items():
+        files = python_files(root / name)
+        lines = sum(line_count(path) for path in files)
+        rooms.append(Room(name, len(files), lines, limit))
+        if lines > limit:
+            findings.append(f"{name}: {lines} lines, {lines - limit} over its {limit}")
+        findings.extend(finding for path in files for finding in over_budget(path, str(path.relative_to(root))))
+    for folder in sorted((root / "flowrl").iterdir()):
+        name = f"flowrl/{folder.name}"
+        if (folder / "__init__.py").is_file() and name not in limits:
+            findings.append(f"{name}: no limit in tools/budget.py")
+    return rooms, findings
+
+
+def table(rooms: list[Room]) -> str:
+    head = f"{'room':<20}{'files':>6}{'lines':>8}{'limit':>8}{'used':>7}"
+    rows = [f"{r.name:<20}{r.files:>6}{r.lines:>8}{r.limit:>8}{r.lines / r.limit:>7.0%}" for r in rooms]
+    total = f"{'all':<20}{sum(r.files for r in rooms):>6}{sum(r.lines for r in rooms):>8}"
+    return "\n".join([head, *rows, total])
+
+
+def main() -> int:
+    rooms, findings = measure(ROOT, ROOM_LINES)
+    sys.stdout.write(table(rooms) + "\n")
+    for finding in findings:
+        sys.stdout.write(f"over budget: {finding}\n")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
