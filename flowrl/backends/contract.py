@@ -45,6 +45,8 @@ class RankSetup:
     max_tokens: int | None = None
     """Longest prompt + response that the flow allows, for engines that reserve memory."""
     eos: bool = True
+    steps: int | None = None
+    """Steps of the stage, for learning rates that decay; None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,11 @@ class Call:
     seed: int
     """The run's seed. Seeds of samples are made from it and the sample's id, never from a rank or a batch."""
     samples_per_prompt: int = 1
+    max_prompt_tokens: int | None = None
+    """Limit of the data set that the op's prompts come from (DataParams), and what to do beyond it."""
+    on_long: str = "error"
+    max_response_tokens: int | None = None
+    """Limit of the generate op that made the op's samples: the fixed length of `sequence_sum_fixed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +132,21 @@ class Checkpointed(Protocol):
 
 class Trainer(Rank, WeightSource, WeightTarget, Resident, Checkpointed, Protocol):
     """Methods log_probs, values, update (LANGUAGE.md). `update` normalises over the minibatch of all ranks."""
+
+
+class DataSource(Protocol):
+    """A data set. It has no batch to be called with: the worker asks for rows by their place in its endless order."""
+
+    @property
+    def size(self) -> int:
+        """Rows of one epoch."""
+        ...
+
+    def rows(self, start: int, count: int | None) -> Batch:
+        """Prompt rows with ids start, …, start + count - 1; None: the `size` rows from `start`."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class Generator(Rank, WeightTarget, Resident, Protocol):
