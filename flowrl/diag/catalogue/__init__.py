@@ -2,6 +2,7 @@
 
 from flowrl.diag.catalogue import (
     backends,
+    backends_vllm,
     files,
     graph,
     internal,
@@ -10,6 +11,7 @@ from flowrl.diag.catalogue import (
     placement,
     plan_file,
     run,
+    run_ray,
     schedule,
     schema,
 )
@@ -17,7 +19,21 @@ from flowrl.diag.catalogue.code import Code
 
 CODES: dict[str, Code] = {
     code.id: code
-    for module in (files, schema, names, graph, models, placement, schedule, plan_file, backends, run, internal)
+    for module in (
+        files,
+        schema,
+        names,
+        graph,
+        models,
+        placement,
+        schedule,
+        plan_file,
+        backends,
+        backends_vllm,
+        run,
+        run_ray,
+        internal,
+    )
     for code in module.CODES
 }
 
