@@ -1,0 +1,187 @@
+"""The blocks that stand inside roles: optimizer, update (loss), engine, generate and their parts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from flowrl.spec.document import (
+    Arguments,
+    Document,
+    NotNegative,
+    NotNegativeNumber,
+    Positive,
+    PositiveNumber,
+    Share,
+    Strings,
+)
+
+
+class KlDocument(Document):
+    """A KL penalty against the reference: on the estimator it enters the reward, on `update` the loss."""
+
+    coef: NotNegativeNumber
+    """Factor of the penalty."""
+    form: Literal["k1", "k2", "k3"] = "k1"
+    """Estimator of the KL (Schulman 2020). Default k1."""
+
+
+class CorrectionDocument(Document):
+    """An off-policy correction of the loss."""
+
+    name: Literal["tis", "mis", "reject"]
+    """tis truncates the importance ratio, mis masks, reject drops the sample."""
+    unit: Literal["token", "turn", "sample"] = "token"
+    """What the ratio is taken over. Default token."""
+    cap: PositiveNumber | None = None
+    """Upper bound of the ratio. Default none."""
+    floor: NotNegativeNumber | None = None
+    """Lower bound of the ratio. Default none."""
+
+
+class ClipDocument(Document):
+    """Two-sided clip range: the ratio stays within [1 - low, 1 + high]."""
+
+    low: NotNegativeNumber
+    """Distance below 1."""
+    high: NotNegativeNumber
+    """Distance above 1."""
+
+
+class OptimizerDocument(Document):
+    """How a trainer steps."""
+
+    name: Literal["adamw", "sgd"] = "adamw"
+    """Default adamw."""
+    lr: NotNegativeNumber = 1e-6
+    """Peak learning rate. Default 1e-6."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """Of the rate after the warm-up. Default constant."""
+    warmup_steps: NotNegative = 0
+    """Optimizer updates of linear warm-up. Default 0."""
+    weight_decay: NotNegativeNumber = 0.0
+    """Default 0."""
+    max_grad_norm: PositiveNumber | None = 1.0
+    """Gradients are scaled down to this norm; null switches it off. Default 1."""
+
+
+class UpdateDocument(Document):
+    """The loss of a trainer and the batch it sees."""
+
+    loss: str
+    """ppo, value, sft, …; a name of the loss only (GRPO is `estimator: grpo` with `loss: ppo`)."""
+    clip_ratio: NotNegativeNumber | ClipDocument = 0.2
+    """Clip range of the probability ratio. Default 0.2."""
+    clip_dual: PositiveNumber | None = None
+    """Dual clip for negative advantages. Default none."""
+    clip_value: PositiveNumber | None = None
+    """Clip range of the value prediction. Default none."""
+    aggregate: Literal["token_mean", "sequence_mean", "sequence_sum_fixed"] = "token_mean"
+    """How token losses become one number; denominators are over the minibatch. Default token_mean."""
+    entropy_coef: float = 0.0
+    """Factor of the entropy bonus. Default 0."""
+    beta: PositiveNumber | None = None
+    """Temperature of a preference loss. Default none."""
+    kl: KlDocument | None = None
+    """KL penalty in the loss. Default none."""
+    old_log_probs: Literal["auto", "recompute", "rollout", "none"] = "auto"
+    """Where old log-probs come from. Default auto: the rollout's only at lag 0 with one update a step."""
+    correction: CorrectionDocument | Annotated[tuple[CorrectionDocument, ...], Field(strict=False)] = ()
+    """One off-policy correction or a list. Default none."""
+    updates: Positive | None = None
+    """Minibatches in one pass; overrides `step.updates`. Default: the step's."""
+    epochs: Positive | None = None
+    """Passes over the batch; overrides `step.epochs`. Default: the step's."""
+    micro_batch_tokens: Positive = 16384
+    """Tokens of one forward and backward on a rank. Default 16384."""
+    action_share: Share | None = None
+    """Share of a denoiser's steps that is trained on. Default all."""
+
+    @property
+    def corrections(self) -> tuple[CorrectionDocument, ...]:
+        return self.correction if isinstance(self.correction, tuple) else (self.correction,)
+
+
+class EngineDocument(Document):
+    """What the process of a role takes at start."""
+
+    recompute: Literal["none", "selective", "full"] = "none"
+    """Activation checkpointing. Default none."""
+    offload: bool | None = None
+    """Whether the role leaves the device while another works. Default: the planner decides."""
+    packing: bool = False
+    """Rows of different lengths share a sequence without padding. Default false."""
+    kv_fraction: Share = 0.85
+    """Share of a device's memory for an engine's weights and KV cache. Default 0.85."""
+    gpu_bytes: Positive | None = None
+    """Bytes of a GPU that a function role uses. Default none."""
+    extra: Arguments = Field(default_factory=dict)
+    """Passed on to the backend as written; the plan lists it as unmodelled. Default none."""
+
+
+class ForwardDocument(Document):
+    """A trainer's `log_probs` or `values`."""
+
+    micro_batch_tokens: Positive = 16384
+    """Tokens of one forward on a rank. Default 16384."""
+
+
+class GenerateOverrides(Document):
+    """`generate@LABEL`: keys that differ from `generate`; a key left out (None) keeps the value of `generate`."""
+
+    max_response_tokens: Positive | None = None
+    """Tokens of a whole episode."""
+    max_turn_tokens: Positive | None = None
+    """Tokens of one turn."""
+    max_context_tokens: Positive | None = None
+    """Tokens of prompt and response together."""
+    temperature: NotNegativeNumber | None = None
+    """0 is greedy."""
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Nucleus sampling."""
+    top_k: Annotated[int, Field(ge=-1)] | None = None
+    """-1 keeps every token."""
+    stop: Strings | None = None
+    """Texts that end a response."""
+    samples_per_prompt: Positive | None = None
+    """Responses per prompt of this call. Default 1."""
+    denoise_steps: Positive | None = None
+    """Steps of a denoiser."""
+    eta: NotNegativeNumber | None = None
+    """Noise of a denoiser's sampler."""
+    height: Positive | None = None
+    """Pixels."""
+    width: Positive | None = None
+    """Pixels."""
+    noise_per: Literal["sample", "prompt"] | None = None
+    """Whether the samples of a prompt share their first noise."""
+
+
+class GenerateDocument(Document):
+    """Sampling parameters of `generate`."""
+
+    max_response_tokens: Positive | None = None
+    """Tokens of a whole episode. No default: a generator of tokens must give it."""
+    max_turn_tokens: Positive | None = None
+    """Tokens of one turn. Default: no limit but the episode's."""
+    max_context_tokens: Positive | None = None
+    """Tokens of prompt and response together. Default: the longest prompt and the longest response."""
+    temperature: NotNegativeNumber = 1.0
+    """0 is greedy. Default 1."""
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Nucleus sampling. Default 1."""
+    top_k: Annotated[int, Field(ge=-1)] = -1
+    """-1 keeps every token. Default -1."""
+    stop: Strings = ()
+    """Texts that end a response. Default none."""
+    denoise_steps: Positive | None = None
+    """Steps of a denoiser. Default none."""
+    eta: NotNegativeNumber | None = None
+    """Noise of a denoiser's sampler. Default none."""
+    height: Positive | None = None
+    """Pixels. Default none."""
+    width: Positive | None = None
+    """Pixels. Default none."""
+    noise_per: Literal["sample", "prompt"] | None = None
+    """Whether the samples of a prompt share their first noise. Default none."""

@@ -1,0 +1,24 @@
+"""What all documents of the language share: unknown keys are refused, values are strict and nothing changes later."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, StrictStr
+
+
+class Document(BaseModel):
+    """Base of every mapping a user may write. Each field has a docstring with unit and default."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=(), regex_engine="python-re"
+    )
+
+
+Strings = Annotated[tuple[StrictStr, ...], Field(strict=False)]
+Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
+PositiveNumber = Annotated[float, Field(gt=0)]
+NotNegativeNumber = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Arguments = dict[str, Any]

@@ -1,0 +1,287 @@
+"""The role documents, one per kind, told apart by `kind` (LANGUAGE.md, "Where parameters live")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from flowrl.spec.blocks import (
+    EngineDocument,
+    ForwardDocument,
+    GenerateDocument,
+    GenerateOverrides,
+    KlDocument,
+    OptimizerDocument,
+    UpdateDocument,
+)
+from flowrl.spec.document import Arguments, Document, NotNegativeNumber, Positive, PositiveNumber, Share
+
+DEFAULT_KINDS: Mapping[str, str] = {
+    "actor_train": "trainer",
+    "actor_infer": "generator",
+    "critic": "trainer",
+    "reference": "scorer",
+    "reward": "reward",
+    "advantage": "estimator",
+}
+KINDS: tuple[str, ...] = ("trainer", "generator", "scorer", "reward", "estimator", "filter", "env", "function")
+FLAVOURS: tuple[str, ...] = ("function", "model", "judge", "sandbox", "router", "combine")
+LABEL_PREFIX = "generate@"
+
+
+class RoleBase(Document):
+    """Keys of any role."""
+
+    backend: str | None = None
+    """Name of the backend that runs it. Default: none for roles without a model."""
+    inputs: dict[str, str] = Field(default_factory=dict)
+    """{slot: role.field}: which column a slot reads where names alone do not say. Default none."""
+    engine: EngineDocument = EngineDocument()
+    """What the process takes at start."""
+    on_error: Literal["abort", "drop", "default"] = "abort"
+    """A failing row ends the run, drops its group or scores 0. Default abort."""
+
+
+class TrainerRole(RoleBase):
+    """Holds weights and updates them. Ops: log_probs or values, update."""
+
+    kind: Literal["trainer"] = "trainer"
+    """trainer."""
+    model: str
+    """Name under `models`: the initial weights."""
+    optimizer: OptimizerDocument = OptimizerDocument()
+    """How it steps."""
+    update: UpdateDocument
+    """Its loss."""
+    log_probs: ForwardDocument = ForwardDocument()
+    """Parameters of `log_probs`."""
+    values: ForwardDocument = ForwardDocument()
+    """Parameters of `values` (head scalar)."""
+
+
+class GeneratorRole(RoleBase):
+    """Samples responses. Op: generate, also as `generate@LABEL`."""
+
+    kind: Literal["generator"] = "generator"
+    """generator."""
+    model: str
+    """Name under `models`: the initial weights."""
+    generate: GenerateDocument
+    """Sampling parameters."""
+    labelled: dict[str, GenerateOverrides] = Field(default_factory=dict)
+    """Written as `generate@LABEL: {…}`: what differs from `generate` in that call. Default none."""
+    frozen: bool = False
+    """Says that no weights edge is meant to reach it. Default false."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _collect_labels(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        keys = cast("dict[str, Any]", value)
+        plain = {key: item for key, item in keys.items() if not key.startswith(LABEL_PREFIX)}
+        marked = {key[len(LABEL_PREFIX) :]: item for key, item in keys.items() if key.startswith(LABEL_PREFIX)}
+        return {**plain, "labelled": marked} if marked else plain
+
+
+class ScorerRole(RoleBase):
+    """A frozen model that scores. Op: log_probs (head lm) or values (head scalar)."""
+
+    kind: Literal["scorer"] = "scorer"
+    """scorer."""
+    model: str
+    """Name under `models`."""
+    top_k: Positive | None = None
+    """Also write the K most likely tokens with their log-probs. Default none."""
+    micro_batch_tokens: Positive = 16384
+    """Tokens of one forward on a rank. Default 16384."""
+
+
+class JudgeDocument(Document):
+    """A reward asked of a model in words."""
+
+    template: str
+    """Prompt template file."""
+    parse: str
+    """`FILE.py:NAME` that turns the answer into a number."""
+    endpoint: str | None = None
+    """URL of a served model. Default: the role's own model."""
+    parallel: Positive | None = None
+    """Calls at once. Default: the backend's."""
+
+
+class SandboxDocument(Document):
+    """A reward from running the response against tests."""
+
+    image: str
+    """Name of the environment."""
+    tests: str
+    """Column that holds the tests."""
+    timeout_seconds: PositiveNumber = 10.0
+    """Per sample. Default 10."""
+    parallel: Positive | None = None
+    """Runs at once. Default: the backend's."""
+
+
+class RouterDocument(Document):
+    """Sends each sample to one of several rewards."""
+
+    by: str
+    """Column that chooses."""
+    routes: dict[str, str]
+    """{value of the column: reward role}."""
+
+
+class RewardRole(RoleBase):
+    """Scores samples; exactly one flavour: function, model, judge, sandbox, router or combine."""
+
+    kind: Literal["reward"] = "reward"
+    """reward."""
+    function: str | None = None
+    """`FILE.py:NAME` or `flowrl:NAME`; parameter names are the columns it reads."""
+    model: str | None = None
+    """Name under `models`: the reward model, or the judge's."""
+    judge: JudgeDocument | None = None
+    """A model asked in words."""
+    sandbox: SandboxDocument | None = None
+    """Runs the response."""
+    router: RouterDocument | None = None
+    """Chooses another reward per sample."""
+    combine: dict[str, float] | None = None
+    """{reward role: weight}."""
+    args: Arguments = Field(default_factory=dict)
+    """Keyword arguments of the function. Default none."""
+    generate: GenerateDocument | None = None
+    """Sampling of a judge's own model. Default none."""
+    unit: Literal["sample", "turn", "token"] = "sample"
+    """What one reward belongs to. Default sample."""
+    timeout_seconds: PositiveNumber | None = None
+    """Of one call of the function. Default none."""
+    micro_batch_tokens: Positive = 16384
+    """Tokens of one forward of a reward model on a rank. Default 16384."""
+
+    @model_validator(mode="after")
+    def _one_flavour(self) -> RewardRole:
+        given = [name for name in FLAVOURS if getattr(self, name) is not None]
+        if "judge" in given and "model" in given:
+            given.remove("model")
+        if len(given) != 1:
+            raise PydanticCustomError(
+                "flowrl_exactly_one", "{found}", {"found": ", ".join(given), "choices": ", ".join(FLAVOURS)}
+            )
+        return self
+
+    @property
+    def flavour(self) -> str:
+        """function, model, judge, sandbox, router or combine."""
+        return next(name for name in ("judge", *FLAVOURS) if getattr(self, name) is not None)
+
+
+class EstimatorRole(RoleBase):
+    """Turns rewards into advantages."""
+
+    kind: Literal["estimator"] = "estimator"
+    """estimator."""
+    estimator: str
+    """grpo, gae, …"""
+    normalize: Literal["none", "group", "batch"] | None = None
+    """Scale advantages to unit deviation within the group or batch. Default: the estimator's own."""
+    kl: KlDocument | None = None
+    """KL penalty in the reward. Default none."""
+    gamma: Share | None = None
+    """Discount per token (per turn for gigpo). Default: the estimator's own."""
+    lam: Share | None = None
+    """GAE's lambda. Default: the estimator's own."""
+    coef: float | None = None
+    """Factor of reverse_kl. Default: the estimator's own."""
+    step_weight: NotNegativeNumber | None = None
+    """Weight of gigpo's step-level advantage. Default: the estimator's own."""
+
+
+class FilterRole(RoleBase):
+    """Drops or masks rows."""
+
+    kind: Literal["filter"]
+    """filter."""
+    rule: Literal["zero_spread", "spread", "threshold", "truncated", "function"]
+    """What is looked at."""
+    by: str | None = None
+    """Column, as `role.field`. Default: the only rewards in scope."""
+    unit: Literal["sample", "group"] = "group"
+    """What is kept or dropped. Default group."""
+    keep_top: Share | None = None
+    """Share that stays, the highest first (fixed rate). Default none."""
+    min: float | None = None
+    """Rows below it go (bounded rate). Default none."""
+    max: float | None = None
+    """Rows above it go (bounded rate). Default none."""
+    action: Literal["drop", "mask"] = "drop"
+    """Default drop."""
+    function: str | None = None
+    """`FILE.py:NAME` for `rule: function`. Default none."""
+    args: Arguments = Field(default_factory=dict)
+    """Keyword arguments of the function. Default none."""
+
+
+class EnvRole(RoleBase):
+    """An environment that answers a generator turn by turn."""
+
+    kind: Literal["env"]
+    """env."""
+    env: str
+    """`FILE.py:CLASS` or `LIBRARY:ID`."""
+    args: Arguments = Field(default_factory=dict)
+    """Keyword arguments of the environment. Default none."""
+    max_turns: Positive
+    """Turns per agent."""
+    parallel: Positive | None = None
+    """Environments at once. Default: the backend's."""
+
+
+class OutputDocument(Document):
+    """A column that a function writes."""
+
+    unit: Literal["token", "turn", "sample", "prompt"]
+    """What one value belongs to."""
+    dtype: str
+    """i8, i32, i64, f32, bool, str, json."""
+
+
+class FunctionRole(RoleBase):
+    """Any user function over columns. Op: call."""
+
+    kind: Literal["function"]
+    """function."""
+    function: str
+    """`FILE.py:NAME`; parameter names are the columns it reads."""
+    args: Arguments = Field(default_factory=dict)
+    """Keyword arguments. Default none."""
+    unit: Literal["prompt", "sample", "group", "minibatch", "step"] = "sample"
+    """Rows of one call. Default sample."""
+    outputs: dict[str, OutputDocument]
+    """{name: {unit, dtype}}."""
+
+
+RoleDocument = Annotated[
+    TrainerRole | GeneratorRole | ScorerRole | RewardRole | EstimatorRole | FilterRole | EnvRole | FunctionRole,
+    Field(discriminator="kind"),
+]
+
+
+def _name_kinds(value: Any) -> Any:
+    """Add `kind` to the roles that have theirs by name."""
+    if not isinstance(value, dict):
+        return value
+    return {name: _with_kind(name, role) for name, role in cast("dict[str, Any]", value).items()}
+
+
+def _with_kind(name: str, role: Any) -> Any:
+    if not isinstance(role, dict) or "kind" in role or name not in DEFAULT_KINDS:
+        return cast("Any", role)
+    return {"kind": DEFAULT_KINDS[name], **cast("dict[str, Any]", role)}
+
+
+Roles = Annotated[dict[str, RoleDocument], BeforeValidator(_name_kinds)]

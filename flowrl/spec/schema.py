@@ -1,0 +1,178 @@
+"""The documents of the whole language: FlowDocument is a file, StageDocument one flow of it with all it inherits.
+
+Everything a user may write stands here or in the modules this one re-exports (roles.py with blocks.py, sections.py).
+The models check one document; what needs names of several sections is checked later.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from flowrl.spec.blocks import (
+    ClipDocument,
+    CorrectionDocument,
+    EngineDocument,
+    ForwardDocument,
+    GenerateDocument,
+    GenerateOverrides,
+    KlDocument,
+    OptimizerDocument,
+    UpdateDocument,
+)
+from flowrl.spec.document import Document, Strings
+from flowrl.spec.roles import (
+    DEFAULT_KINDS,
+    FLAVOURS,
+    KINDS,
+    EnvRole,
+    EstimatorRole,
+    FilterRole,
+    FunctionRole,
+    GeneratorRole,
+    RewardRole,
+    RoleDocument,
+    Roles,
+    ScorerRole,
+    TrainerRole,
+)
+from flowrl.spec.sections import (
+    AssumeDocument,
+    ClusterDocument,
+    DataDocument,
+    DistributionDocument,
+    EdgeDocument,
+    GateDocument,
+    GroupDocument,
+    LayoutDocument,
+    LinksDocument,
+    ModelDocument,
+    PlacementDocument,
+    PoolDocument,
+    RunDocument,
+    ScheduleDocument,
+    ShapeDocument,
+    StepDocument,
+)
+
+Placement = Literal["auto", "colocated", "disaggregated"] | PlacementDocument
+Cluster = str | ClusterDocument
+Edges = Annotated[tuple[EdgeDocument, ...], Field(strict=False)]
+
+
+class StageDocument(Document):
+    """One flow of `stages:`; in `FlowSpec.stages` with everything it inherits."""
+
+    name: str
+    """Of the stage; a plain flow's only stage has the flow's name."""
+    use: str | None = None
+    """Preset it starts from. None once resolved."""
+    vars: dict[str, Any] = Field(default_factory=dict)
+    """Values for `{{ … }}`, over the file's. Default none."""
+    cluster: Cluster = "local"
+    """`local`, a shorthand such as 16xH100-80G, or a mapping. Default local."""
+    models: dict[str, ModelDocument] = Field(default_factory=dict)
+    """By name."""
+    data: dict[str, DataDocument] = Field(default_factory=dict)
+    """By name."""
+    roles: Roles = Field(default_factory=dict)
+    """By name."""
+    edges: Edges = ()
+    """In the order written."""
+    step: StepDocument
+    """The batch of one step."""
+    schedule: ScheduleDocument = ScheduleDocument()
+    """How far generation may run ahead."""
+    placement: Placement = "auto"
+    """auto, colocated, disaggregated or explicit pools. Default auto."""
+    run: RunDocument = RunDocument()
+    """How long and with which outputs."""
+    gate: GateDocument | None = None
+    """Condition on a metric at the stage's end. Default none."""
+    assume: dict[str, AssumeDocument] = Field(default_factory=dict)
+    """{role.op: what the planner may assume}. Default none."""
+
+
+class FlowDocument(Document):
+    """A whole file: one flow, or `stages:` with what they share."""
+
+    flowrl: Literal[1]
+    """Version of the language: 1."""
+    name: str
+    """Of the flow: letters, digits, - and _."""
+    use: str | None = None
+    """Preset it starts from. None once resolved."""
+    vars: dict[str, Any] = Field(default_factory=dict)
+    """Values for `{{ … }}` in scalars. Default none."""
+    cluster: Cluster = "local"
+    """`local`, a shorthand such as 16xH100-80G, or a mapping. Default local."""
+    models: dict[str, ModelDocument] = Field(default_factory=dict)
+    """By name."""
+    data: dict[str, DataDocument] = Field(default_factory=dict)
+    """By name."""
+    roles: Roles = Field(default_factory=dict)
+    """By name."""
+    edges: Edges = ()
+    """In the order written."""
+    step: StepDocument | None = None
+    """The batch of one step. Required in a flow without stages."""
+    schedule: ScheduleDocument = ScheduleDocument()
+    """How far generation may run ahead."""
+    placement: Placement = "auto"
+    """auto, colocated, disaggregated or explicit pools. Default auto."""
+    run: RunDocument = RunDocument()
+    """How long and with which outputs."""
+    assume: dict[str, AssumeDocument] = Field(default_factory=dict)
+    """{role.op: what the planner may assume}. Default none."""
+    allow: Strings = ()
+    """Codes of warnings that are not shown. Default none."""
+    stages: Annotated[tuple[StageDocument, ...], Field(strict=False)] = ()
+    """Flows run one after another. Default: none, the file is one flow."""
+
+
+__all__ = [
+    "DEFAULT_KINDS",
+    "FLAVOURS",
+    "KINDS",
+    "AssumeDocument",
+    "ClipDocument",
+    "Cluster",
+    "ClusterDocument",
+    "CorrectionDocument",
+    "DataDocument",
+    "DistributionDocument",
+    "Document",
+    "EdgeDocument",
+    "EngineDocument",
+    "EnvRole",
+    "EstimatorRole",
+    "FilterRole",
+    "FlowDocument",
+    "ForwardDocument",
+    "FunctionRole",
+    "GateDocument",
+    "GenerateDocument",
+    "GenerateOverrides",
+    "GeneratorRole",
+    "GroupDocument",
+    "KlDocument",
+    "LayoutDocument",
+    "LinksDocument",
+    "ModelDocument",
+    "OptimizerDocument",
+    "Placement",
+    "PlacementDocument",
+    "PoolDocument",
+    "RewardRole",
+    "RoleDocument",
+    "Roles",
+    "RunDocument",
+    "ScheduleDocument",
+    "ScorerRole",
+    "ShapeDocument",
+    "StageDocument",
+    "StepDocument",
+    "TrainerRole",
+    "UpdateDocument",
+]

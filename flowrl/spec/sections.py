@@ -1,0 +1,332 @@
+"""The documents of every section but roles: cluster, models, data, edges, step, schedule, placement, run, gate …"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from flowrl.spec.document import (
+    Arguments,
+    Document,
+    NotNegative,
+    NotNegativeNumber,
+    Positive,
+    PositiveNumber,
+    Share,
+    Strings,
+)
+
+
+class GroupDocument(Document):
+    """Nodes of one kind."""
+
+    gpu: str
+    """Device type of the catalogue, such as H100-80G, or cpu."""
+    nodes: Positive = 1
+    """Default 1."""
+    gpus_per_node: Positive
+    """Devices of one node."""
+    price_per_gpu_hour: NotNegativeNumber | None = None
+    """In the currency you like. Default none."""
+
+
+class LinksDocument(Document):
+    """What the catalogue's link figures are replaced by."""
+
+    node_bytes_per_second: PositiveNumber | None = None
+    """Between devices of one node, one direction. Default: the device's."""
+    network_bytes_per_second: PositiveNumber | None = None
+    """Per device to other nodes, one direction. Default: the catalogue's."""
+
+
+class ClusterDocument(Document):
+    """Either one kind of node, or named groups of them."""
+
+    gpu: str | None = None
+    """Device type of the catalogue, such as H100-80G, or cpu."""
+    nodes: Positive = 1
+    """Default 1."""
+    gpus_per_node: Positive | None = None
+    """Devices of one node."""
+    groups: dict[str, GroupDocument] = Field(default_factory=dict)
+    """Several kinds of node, by name. Default none."""
+    links: LinksDocument = LinksDocument()
+    """Link figures that differ from the catalogue."""
+    price_per_gpu_hour: NotNegativeNumber | None = None
+    """In the currency you like. Default none."""
+
+    @model_validator(mode="after")
+    def _one_form(self) -> ClusterDocument:
+        flat = self.gpu is not None and self.gpus_per_node is not None
+        mixed = bool(self.groups) and (self.gpu is not None or self.gpus_per_node is not None)
+        if mixed or not (flat or self.groups):
+            found = "both" if mixed else "neither"
+            raise PydanticCustomError("flowrl_cluster_form", "{found}", {"found": found})
+        return self
+
+
+class ShapeDocument(Document):
+    """A model given by its shape: made with random weights from the run's seed."""
+
+    architecture: str
+    """qwen2, llama, …"""
+    tokenizer: str
+    """`characters`, or a folder or hub id."""
+    hidden_size: Positive
+    """Width of the residual stream."""
+    layers: Positive
+    """Decoder layers."""
+    heads: Positive
+    """Attention heads."""
+    kv_heads: Positive | None = None
+    """Key and value heads. Default: heads."""
+    ffn_size: Positive
+    """Width of the feed-forward layer."""
+    max_positions: Positive
+    """Longest sequence, tokens."""
+    tie_embeddings: bool = False
+    """One matrix for input and output embedding. Default false."""
+    vocab_size: Positive | None = None
+    """Rows of the embedding. Default: the tokenizer's length."""
+
+
+class LoraDocument(Document):
+    """Low-rank adapters; the base stays frozen."""
+
+    rank: Positive
+    """Rank of an adapter."""
+    alpha: PositiveNumber
+    """Scale: alpha / rank."""
+    targets: str | Strings = "all_linear"
+    """Module names. Default all_linear."""
+
+
+class ModelDocument(Document):
+    """Names initial weights; each role that uses it has its own copy."""
+
+    source: str | ShapeDocument
+    """Hub id, folder, `stages.NAME.ROLE`, or an inline shape."""
+    head: Literal["lm", "scalar", "denoiser"] = "lm"
+    """What the model puts out. Default lm."""
+    lora: LoraDocument | None = None
+    """Train adapters only. Default none."""
+    dtype: Literal["bfloat16", "float16", "float32"] = "bfloat16"
+    """Of the weights in compute. Default bfloat16."""
+
+
+class DataDocument(Document):
+    """A data set; exactly one of source, seeds or mix."""
+
+    source: str | None = None
+    """A jsonl file, or `FILE.py:FUNCTION` that returns rows (called with `args`)."""
+    args: Arguments = Field(default_factory=dict)
+    """Keyword arguments of the source function. Default none."""
+    seeds: Positive | None = None
+    """That many numbered prompts without text, for environments."""
+    mix: dict[str, PositiveNumber] | None = None
+    """{data set: share} of other data sets."""
+    tag: str | None = None
+    """Column that receives the name of the source in a mix. Default none."""
+    prompt: str = "prompt"
+    """Column that becomes the prompt: a string or a list of messages. Default prompt."""
+    response: str | None = None
+    """Column with a given response (supervised). Default none."""
+    chosen: str | None = None
+    """Column with the better response of a pair. Default none."""
+    rejected: str | None = None
+    """Column with the worse response of a pair. Default none."""
+    images: str | None = None
+    """Column with images. Default none."""
+    keep: Strings = ()
+    """Columns that stay in the record under their own name. Default none."""
+    template: str | None = None
+    """Prompt template file. Default: the tokenizer's chat template."""
+    max_prompt_tokens: Positive | None = None
+    """Longest prompt. Default: not limited."""
+    on_long: Literal["error", "drop", "truncate"] = "error"
+    """What happens to a longer prompt. Default error."""
+    order: Literal["shuffle", "sequential", "interleave"] = "shuffle"
+    """Order of the rows; reshuffled each epoch. Default shuffle."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> DataDocument:
+        given = [name for name in ("source", "seeds", "mix") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise PydanticCustomError(
+                "flowrl_exactly_one", "{found}", {"found": ", ".join(given), "choices": "source, seeds, mix"}
+            )
+        return self
+
+
+class EdgeDocument(Document):
+    """An edge after its arrow string is parsed; `a, b -> c, d` has two sources and two targets."""
+
+    sources: Strings
+    """Ends before the arrow: `role.op`, `role.op@label`, `data.NAME`; `role` for weights."""
+    arrow: Literal["->", "=>", "<->"]
+    """-> data, => weights, <-> interaction."""
+    targets: Strings
+    """Ends after the arrow."""
+    every_steps: Positive | None = None
+    """Fires in every n-th step only. Default: every step."""
+    every_updates: Positive | None = None
+    """Weights are published every n optimizer updates. Default: once a step."""
+    start_step: NotNegative | None = None
+    """Fires in later steps only (critic warm-up). Default 0."""
+    fields: Strings | None = None
+    """Columns that travel. Default: those that are read."""
+    transport: str | None = None
+    """How weights travel: shared_memory, cuda_ipc, nccl, object_store, disk. Default: decided."""
+    timeout_seconds: PositiveNumber | None = None
+    """Longest wait for the other end. Default none."""
+    on_timeout: Literal["retry", "drop", "abort"] | None = None
+    """What happens then. Default abort."""
+    max_lag: NotNegative | None = None
+    """Published versions that the receiver may be behind; overrides `schedule.max_lag`."""
+    remove: bool = False
+    """Deletes an edge of a preset; never true in a resolved flow."""
+
+    @property
+    def text(self) -> str:
+        return f"{', '.join(self.sources)} {self.arrow} {', '.join(self.targets)}"
+
+
+class RefillDocument(Document):
+    """Draw more prompts when a filter drops some."""
+
+    max_rounds: Positive
+    """Most rounds a step."""
+    oversample: Annotated[float, Field(ge=1)] = 1.0
+    """Prompts drawn per prompt needed. Default 1."""
+
+
+class StepDocument(Document):
+    """The batch of one step."""
+
+    prompts: Positive
+    """Prompts trained on."""
+    samples_per_prompt: Positive = 1
+    """Responses per prompt. Default 1."""
+    updates: Positive = 1
+    """Minibatches in one pass; must divide prompts. Default 1."""
+    epochs: Positive = 1
+    """Passes over the batch. Default 1."""
+    refill: RefillDocument | None = None
+    """Draw more prompts when a filter drops some. Default none."""
+
+
+class ScheduleDocument(Document):
+    """How far generation may run ahead."""
+
+    max_lag: NotNegative = 0
+    """Published weight versions between a sample's oldest token and its training. Default 0."""
+    partial_rollout: bool = False
+    """Interrupt generation for new weights and continue. Default false."""
+    when_stale: Literal["wait", "drop"] = "wait"
+    """What happens to a sample older than max_lag. Default wait."""
+
+
+class LayoutDocument(Document):
+    """A role's parallel shape; dp follows from the pool's size."""
+
+    tp: Positive = 1
+    """Tensor parallel. Default 1."""
+    pp: Positive = 1
+    """Pipeline parallel. Default 1."""
+    cp: Positive = 1
+    """Context parallel. Default 1."""
+    ep: Positive = 1
+    """Expert parallel. Default 1."""
+
+
+class PoolDocument(Document):
+    """Devices that its roles share in time."""
+
+    gpus: Positive
+    """Number of devices."""
+    group: str | None = None
+    """Group of the cluster. Default: the only one."""
+    roles: Strings = ()
+    """Roles that live here. Default none."""
+    layouts: dict[str, LayoutDocument] = Field(default_factory=dict)
+    """{role: {tp, pp, cp, ep}}. Default: decided."""
+
+
+class PlacementDocument(Document):
+    """Explicit pools and wishes; what is not said is decided."""
+
+    pools: dict[str, PoolDocument] = Field(default_factory=dict)
+    """By name. Default: decided."""
+    pin: dict[str, str] = Field(default_factory=dict)
+    """{role: pool}. Default none."""
+    apart: Annotated[tuple[Strings, ...], Field(strict=False)] = ()
+    """Pairs of roles that never share a device. Default none."""
+    objective: str | None = None
+    """What placement minimises. Default step time."""
+
+
+class RunDocument(Document):
+    """How long and with which outputs."""
+
+    steps: Positive = 100
+    """Steps of the run, or the most a gated stage may take. Default 100."""
+    seed: NotNegative = 0
+    """Of everything random. Default 0."""
+    checkpoint_every_steps: Positive | None = None
+    """Default: at the end only."""
+    keep: Positive | None = None
+    """Newest checkpoints kept. Default all."""
+    loggers: Annotated[tuple[Literal["tensorboard", "wandb", "mlflow"], ...], Field(strict=False)] = ("tensorboard",)
+    """Where metrics go beside metrics.jsonl. Default tensorboard."""
+    samples_logged: NotNegative = 4
+    """Prompts a step written to samples.jsonl. Default 4."""
+
+
+class DistributionDocument(Document):
+    """A random size or time, for the planner."""
+
+    mean: NotNegativeNumber
+    """Mean."""
+    p99: NotNegativeNumber | None = None
+    """99th percentile. Default: as the mean."""
+
+
+class AssumeDocument(Document):
+    """What only the planner needs to know of an op. Never changes the digest of the maths."""
+
+    response_tokens: NotNegativeNumber | DistributionDocument | None = None
+    """Tokens of a response. Default: half of the most."""
+    turns: NotNegativeNumber | DistributionDocument | None = None
+    """Turns of an episode. Default: half of the most."""
+    seconds: NotNegativeNumber | DistributionDocument | None = None
+    """Latency of one call. Default: the backend's."""
+    keep: Share | None = None
+    """Share a filter keeps. Default: all."""
+    share: Share | None = None
+    """Share of samples a route receives. Default: equal."""
+
+
+class GateDocument(Document):
+    """A condition on a metric between stages."""
+
+    metric: str
+    """`role.field` or `role.field@label`."""
+    at_least: float | None = None
+    """Holds from this value up. One of at_least, at_most."""
+    at_most: float | None = None
+    """Holds from this value down. One of at_least, at_most."""
+    when: Literal["end", "first"] = "end"
+    """Looked at when the stage ends, or leave it as soon as it holds. Default end."""
+    otherwise: Literal["stop", "continue"] = "stop"
+    """What follows if it does not hold at the end. Default stop."""
+
+    @model_validator(mode="after")
+    def _one_bound(self) -> GateDocument:
+        given = [name for name in ("at_least", "at_most") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise PydanticCustomError(
+                "flowrl_exactly_one", "{found}", {"found": ", ".join(given), "choices": "at_least, at_most"}
+            )
+        return self
