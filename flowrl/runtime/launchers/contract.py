@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from flowrl.backends.batch import IntArray
+from flowrl.backends.batch import Batch, IntArray
 from flowrl.backends.contract import Metrics
 from flowrl.execution.contract import Firing
 from flowrl.plan.plan import Plan, StagePlan
@@ -42,6 +42,9 @@ class BoundInput:
     slot: str
     field: str
     record: Record
+    by_prompt: bool = False
+    """Whether its rows meet the reader's by prompt id: prompt rows read by samples, or one row a prompt of another
+    sample space. Otherwise rows meet by id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,10 @@ class Launcher(Protocol):
 
     def poll(self, timeout_seconds: float) -> Sequence[Completion]:
         """What has completed since the last call; waits up to `timeout_seconds` for the first."""
+        ...
+
+    def peek(self, part: Part, fields: Sequence[str], ids: Sequence[int]) -> Batch:
+        """Some columns of the few rows of `part` that have one of `ids`, for samples.jsonl. Never more than a handful."""
         ...
 
     def close(self) -> None:

@@ -1,0 +1,119 @@
+"""RoleWorker: one rank of one role, the same under every launcher. It gathers its input, calls the rank, and says what
+came out. It holds no records and decides nothing; which rows, versions and folders is the driver's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from flowrl.backends.batch import Batch, Column, IntArray, Ragged
+from flowrl.backends.contract import Call, Rank, RankSetup, Result, TensorSpec
+from flowrl.diag.diagnostic import InternalError
+from flowrl.graph.graph import Kind
+from flowrl.runtime.assemble import Source, assemble
+from flowrl.runtime.launchers.contract import Part
+from flowrl.runtime.weights import WeightBuffer
+
+MakeRank = Callable[[RankSetup], Any]
+
+
+class RoleWorker:
+    """One rank. `make_rank` is the registry's unless a test gives another."""
+
+    def __init__(self, setup: RankSetup, make_rank: MakeRank | None = None) -> None:
+        if make_rank is None:
+            from flowrl.backends.registry import make_rank as registered
+
+            make_rank = registered
+        self.setup = setup
+        self._rank: Any = make_rank(setup)
+
+    def run(self, call: Call, sources: Sequence[Source], ids: IntArray | None) -> Result:
+        """Run the op on rows `ids` (None: all that the sources have in common)."""
+        return cast(Rank, self._rank).call(call, assemble(sources, ids))
+
+    def rows(self, start: int, count: int | None) -> Result:
+        """For a data role: rows `start` … of the data set's endless order; None: one epoch from there."""
+        return Result(self._method("rows")(start, count), {})
+
+    def load(self) -> None:
+        self._method("load")()
+
+    def offload(self) -> None:
+        self._method("offload")()
+
+    def manifest(self) -> tuple[TensorSpec, ...]:
+        return tuple(self._method("manifest")())
+
+    def write_weights(self, buffer: WeightBuffer, version: int) -> None:
+        """Write this rank's shards of the role's current weights into `buffer` as `version`."""
+        with buffer.writing(version, self.setup.rank) as array:
+            self._method("write_weights")(array)
+
+    def read_weights(self, manifest: Sequence[TensorSpec], buffer: WeightBuffer, version: int) -> None:
+        """Take `version` out of `buffer` in place."""
+        with buffer.reading(version) as array:
+            self._method("read_weights")(manifest, array, version)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether a checkpoint has something of this role: trainers."""
+        return self.setup.role.kind is Kind.TRAINER
+
+    def save(self, folder: Path) -> None:
+        """Write this rank's state under `folder`/ROLE, `folder` being the checkpoint's."""
+        place = folder / self.setup.role.name
+        place.mkdir(parents=True, exist_ok=True)
+        self._method("save")(place)
+
+    def restore(self, folder: Path) -> None:
+        """Read what `save` wrote to the checkpoint `folder`; a role that keeps no state has nothing to read."""
+        if self.keeps_state:
+            self._method("restore")(folder / self.setup.role.name)
+
+    def close(self) -> None:
+        self._method("close")()
+
+    def _method(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._rank, name, None)
+        if method is None:
+            raise InternalError(f"role `{self.setup.role.name}` was asked to {name}, which its backend cannot do")
+        return method
+
+
+def part_of(batch: Batch, handle: Any) -> Part:
+    """What the driver must know of rows that a rank made. `handle` is the batch itself or a reference to it."""
+    return Part(
+        handle=handle,
+        ids=batch.ids,
+        prompt_ids=batch.prompt_ids,
+        token_lengths=_token_lengths(batch),
+        nbytes=sum(_nbytes(column) for column in batch.columns.values()),
+    )
+
+
+def rows_with(batch: Batch, fields: Sequence[str], ids: Sequence[int]) -> Batch:
+    """The rows of `batch` that have one of `ids`, with the columns `fields` alone (those it has)."""
+    places = np.flatnonzero(np.isin(batch.ids, np.asarray(ids, dtype=np.int64)))
+    kept = {name: batch.columns[name] for name in fields if name in batch.columns}
+    return Batch(batch.ids, batch.prompt_ids, kept).select(places)
+
+
+def _token_lengths(batch: Batch) -> IntArray | None:
+    tokens = batch.columns.get("tokens")
+    if isinstance(tokens, Ragged):
+        return tokens.lengths
+    return next((column.lengths for column in batch.columns.values() if isinstance(column, Ragged)), None)
+
+
+def _nbytes(column: Column) -> int:
+    """Bytes of the arrays of a column; texts are counted by their characters, other objects not at all."""
+    if isinstance(column, Ragged):
+        return column.values.nbytes + column.lengths.nbytes
+    if isinstance(column, tuple):
+        return sum(len(value) for value in column if isinstance(value, str))
+    return column.nbytes
