@@ -13,7 +13,7 @@ import msgspec
 
 from flowrl.diag.span import Span
 from flowrl.graph.params import EngineParams, OpParams, OptimizerParams
-from flowrl.graph.types import Field, Granularity
+from flowrl.graph.types import Field, Granularity, Unit
 
 
 class Kind(StrEnum):
@@ -73,6 +73,13 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
     source: str | None = None
     """Id of the producing op; None before binding."""
     optional: bool = False
+    unit: Unit = Unit.TOKEN
+    """The finest unit that the slot takes; coarser fields broadcast to it."""
+    dtype: str | None = None
+    """What the slot takes; None takes anything."""
+    chosen: str | None = None
+    """What `inputs:` names as the producer: `role`, `role@label` or `data.NAME`; None: found in scope."""
+    span: Span | None = None
 
 
 class Op(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +120,8 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     every_updates: int | None = None
     start_step: int | None = None
     transport: str | None = None
+    granularity: Granularity | None = None
+    """The coarser of the two ends: the unit in which a data edge streams. Set by infer_granularity."""
     span: Span | None = None
 
 

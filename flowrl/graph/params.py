@@ -1,4 +1,4 @@
-"""What changes the maths of an op, typed. One tagged struct per op; machinery (`engine:`) is EngineParams on the role."""
+"""What changes the maths of an op, typed: one tagged struct per op; machinery (`engine:`) is the role's EngineParams."""
 
 from __future__ import annotations
 

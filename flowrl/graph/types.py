@@ -6,6 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
+
 class Unit(StrEnum):
     """What one value of a field belongs to. Units nest: token < turn < sample < prompt."""
 
@@ -13,6 +14,11 @@ class Unit(StrEnum):
     TURN = "turn"
     SAMPLE = "sample"
     PROMPT = "prompt"
+
+    @property
+    def rank(self) -> int:
+        """0 for the finest. A field broadcasts to readers of its own rank or a lower one, never to a higher one."""
+        return tuple(Unit).index(self)
 
 
 class Granularity(StrEnum):
@@ -26,6 +32,11 @@ class Granularity(StrEnum):
     """step.prompts / updates prompts with all their samples."""
     STEP = "step"
 
+    @property
+    def rank(self) -> int:
+        """0 for the smallest firing. An edge streams at the coarser of its two ends."""
+        return tuple(Granularity).index(self)
+
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
     """A typed column. `dtype` is LANGUAGE.md's spelling: i8, i32, i64, f32, bool, str, messages, json, bytes[] …"""
@@ -33,3 +44,18 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     unit: Unit
     dtype: str
+
+
+def dtypes_agree(have: str, want: str | None) -> bool:
+    """Whether a column of dtype `have` fits a slot that wants `want` (None: anything).
+
+    Dims in brackets are free (`f32[8]` fits `f32[K]`); a `json` column is checked when it is read, not here.
+    """
+    if want is None or have == "json":
+        return True
+    return _element(have) == _element(want)
+
+
+def _element(dtype: str) -> str:
+    base, bracket, _ = dtype.partition("[")
+    return base + bracket
