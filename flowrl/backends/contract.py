@@ -47,6 +47,8 @@ class RankSetup:
     eos: bool = True
     steps: int | None = None
     """Steps of the stage, for learning rates that decay; None if unknown."""
+    ops: tuple[Op, ...] = ()
+    """The ops of the role, in the graph's order: a data set finds its source here (DataParams)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,165 @@
+"""What ranks and calls are made from: Plan + stage → RankSetup for each rank, Call for each firing. Both launchers use it.
+
+Also where models lie in a run's folder. Starts nothing and knows no launcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from msgspec import structs
+
+from flowrl.backends.contract import Call, RankSetup
+from flowrl.diag.diagnostic import InternalError
+from flowrl.graph.graph import Graph, Model, Op
+from flowrl.graph.params import DataParams, GenerateParams
+from flowrl.plan.plan import Layout, Plan, StagePlan
+from flowrl.runtime.launchers.contract import Work
+
+
+def initial_model_folder(run_folder: Path, stage: str, model: str) -> Path:
+    """Where an inline model of a stage is made."""
+    return run_folder / "models" / "initial" / stage / model
+
+
+def trained_model_folder(run_folder: Path, stage: str, role: str) -> Path:
+    """Where a stage leaves a trainer's weights, a Hugging Face folder, for the stages after it."""
+    return run_folder / "models" / "trained" / stage / role
+
+
+def model_folders(plan: Plan, stage: StagePlan, run_folder: Path) -> dict[str, Path]:
+    """The folder with the initial weights of each model that a role of the stage uses. Made at the first call."""
+    used = {role.model for role in stage.graph.roles if role.model is not None}
+    return {
+        model.name: _model_folder(_with_source(model, stage, run_folder), plan, stage, run_folder)
+        for model in stage.graph.models
+        if model.name in used
+    }
+
+
+def _with_source(model: Model, stage: StagePlan, run_folder: Path) -> Model:
+    """The model, reading the folder that an earlier stage left if it starts from one."""
+    start = stage.starts_from.get(model.name)
+    if start is None:
+        return model
+    earlier, role = start.removeprefix("stages.").split(".", 1)
+    return structs.replace(model, source=str(trained_model_folder(run_folder, earlier, role)), inline=None)
+
+
+def _model_folder(model: Model, plan: Plan, stage: StagePlan, run_folder: Path) -> Path:
+    from flowrl.backends.models import materialise
+
+    out = initial_model_folder(run_folder, stage.name, model.name)
+    if model.inline is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    return materialise(model, Path(plan.folder), out, stage.run.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSetup:
+    """A role with the setups of its ranks, in order; `devices` are the pool's."""
+
+    role: str
+    pool: str
+    layout: Layout
+    ranks: tuple[RankSetup, ...]
+    devices: tuple[str, ...] = field(default=())
+
+
+def role_setups(
+    plan: Plan, stage: StagePlan, folders: Mapping[str, Path], threads: int = 1
+) -> tuple[RoleSetup, ...]:
+    """Every placed role of the stage. `store_port` is left for the launcher to fill in (structs are frozen: replace)."""
+    return tuple(
+        RoleSetup(
+            role=placed.role,
+            pool=pool.name,
+            layout=placed.layout,
+            ranks=tuple(
+                _rank_setup(plan, stage, folders, placed.role, placed.layout, rank, threads)
+                for rank in range(placed.layout.devices)
+            ),
+            devices=pool.devices,
+        )
+        for pool in stage.pools
+        for placed in pool.roles
+    )
+
+
+def _rank_setup(
+    plan: Plan, stage: StagePlan, folders: Mapping[str, Path], name: str, layout: Layout, rank: int, threads: int
+) -> RankSetup:
+    role = stage.graph.role(name)
+    model = None if role.model is None else stage.graph.model(role.model)
+    return RankSetup(
+        role=role,
+        model=model,
+        model_folder=None if model is None else folders[model.name],
+        layout=layout,
+        rank=rank,
+        world_size=layout.devices,
+        threads=threads,
+        seed=stage.run.seed,
+        folder=Path(plan.folder),
+        max_tokens=longest_sample_tokens(stage.graph),
+        steps=stage.run.steps,
+        ops=tuple(op for op in stage.graph.ops if op.role == name),
+    )
+
+
+def call_of(stage: StagePlan, work: Work) -> Call:
+    """The call that a `run` firing makes on each rank of its role."""
+    name = work.firing.instruction.op
+    if name is None:
+        raise InternalError(f"`{work.firing.instruction.id}` runs no op")
+    op = stage.graph.op(name)
+    data = _limits_of_data(stage.graph, op)
+    return Call(
+        op=op,
+        step=work.firing.step,
+        seed=stage.run.seed,
+        samples_per_prompt=samples_per_prompt(stage.graph, op),
+        max_prompt_tokens=None if data is None else data.max_prompt_tokens,
+        on_long="error" if data is None else data.on_long,
+        max_response_tokens=_max_response_tokens(stage.graph, op),
+    )
+
+
+def samples_per_prompt(graph: Graph, op: Op) -> int:
+    """Samples that a generate op makes of a prompt: the step's, or its own for a labelled call; 1 for other ops."""
+    if not isinstance(op.params, GenerateParams):
+        return 1
+    return op.params.samples_per_prompt if op.label is not None else graph.step.samples_per_prompt
+
+
+def upstream(graph: Graph, op: Op) -> Iterator[Op]:
+    """The op, then the ops it reads from, directly or not, each once, nearest first."""
+    seen = {op.id}
+    queue = [op]
+    while queue:
+        current = queue.pop(0)
+        yield current
+        for source in (i.source for i in current.inputs if i.source is not None):
+            if source not in seen:
+                seen.add(source)
+                queue.append(graph.op(source))
+
+
+def longest_sample_tokens(graph: Graph) -> int | None:
+    """Longest prompt + response in tokens that the flow allows; None if some data set or generator has no limit."""
+    prompts = [op.params.max_prompt_tokens for op in graph.ops if isinstance(op.params, DataParams)]
+    responses = [op.params.max_response_tokens for op in graph.ops if isinstance(op.params, GenerateParams)]
+    limits = [limit for limit in prompts if limit is not None]
+    if not responses or len(limits) < len(prompts):
+        return None
+    return max(limits, default=0) + max(responses)
+
+
+def _limits_of_data(graph: Graph, op: Op) -> DataParams | None:
+    return next((o.params for o in upstream(graph, op) if isinstance(o.params, DataParams)), None)
+
+
+def _max_response_tokens(graph: Graph, op: Op) -> int | None:
+    return next((o.params.max_response_tokens for o in upstream(graph, op) if isinstance(o.params, GenerateParams)), None)
