@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from flowrl.diag.span import Span
-from flowrl.graph.params import EngineParams, OpParams, OptimizerParams
+from flowrl.graph.params import EngineParams, ForwardParams, OpParams, OptimizerParams
 from flowrl.graph.types import Field, Granularity, Unit
 
 
@@ -43,10 +43,12 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     """Hub id, folder, `stages.NAME.ROLE`, or `inline` when `shape` is given in the flow."""
     head: str = "lm"
-    """lm or scalar."""
+    """lm, scalar or denoiser."""
     dtype: str = "bfloat16"
     inline: dict[str, Any] | None = None
     """The shape a flow writes in place of a source (machine/models.py reads it)."""
+    lora: dict[str, Any] | None = None
+    """rank, alpha, targets."""
     span: Span | None = None
 
 
@@ -61,6 +63,10 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineParams = EngineParams()
     on_error: str = "abort"
     """abort, drop (the group) or default (score 0)."""
+    frozen: bool = False
+    """Of a generator: no weights edge is meant to reach it."""
+    forward: ForwardParams | None = None
+    """Of a trainer: the parameters of `log_probs` or `values`, for a pass that adds the op."""
     span: Span | None = None
 
 
@@ -145,7 +151,7 @@ class Removal(msgspec.Struct, frozen=True, kw_only=True):
 
     id: str
     reason: str
-    """Coded: unread_at_zero_kl, fused_forward, log_probs_not_needed, removed_by_user."""
+    """Coded: unread_at_zero_kl, unread, nothing_read, fused_forward, log_probs_not_needed, removed_by_user."""
     text: str
 
 

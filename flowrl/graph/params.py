@@ -1,4 +1,4 @@
-"""What changes the maths of an op, typed: one tagged struct per op; machinery (`engine:`) is the role's EngineParams."""
+"""What changes the maths of an op, typed: one tagged struct per op. Machinery is EngineParams, on the role."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ class DataParams(msgspec.Struct, frozen=True, kw_only=True, tag="data"):
     """A data set: `source` is a jsonl path, or `FILE.py:FUNCTION` that returns rows (called with `args`)."""
 
     source: str
+    """Empty where `seeds` or `mix` stand in its place."""
     prompt: str = "prompt"
     """Name of the column that becomes the field `prompt`."""
     response: str | None = None
@@ -61,6 +62,16 @@ class DataParams(msgspec.Struct, frozen=True, kw_only=True, tag="data"):
     max_prompt_tokens: int | None = None
     on_long: str = "error"
     order: str = "shuffle"
+    prompts: int | None = None
+    """Rows of one firing: step.prompts where an update trains on them, None for the whole set (validation). Set by
+    balance_rates."""
+    seeds: int | None = None
+    mix: dict[str, float] = {}
+    tag: str | None = None
+    chosen: str | None = None
+    rejected: str | None = None
+    images: str | None = None
+    template: str | None = None
 
 
 class GenerateParams(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
@@ -73,6 +84,8 @@ class GenerateParams(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     """-1 keeps every token."""
     stop: tuple[str, ...] = ()
     samples_per_prompt: int = 1
+    extra: dict[str, Any] = {}
+    """Keys of a denoiser: denoise_steps, eta, height, width, noise_per."""
 
 
 class ForwardParams(msgspec.Struct, frozen=True, kw_only=True, tag="forward"):
@@ -99,6 +112,7 @@ class UpdateParams(msgspec.Struct, frozen=True, kw_only=True, tag="update"):
     epochs: int = 1
     micro_batch_tokens: int = 16384
     temperature: float = 1.0
+    action_share: float | None = None
 
 
 class EstimateParams(msgspec.Struct, frozen=True, kw_only=True, tag="estimate"):
@@ -112,12 +126,51 @@ class EstimateParams(msgspec.Struct, frozen=True, kw_only=True, tag="estimate"):
 
 
 class ScoreParams(msgspec.Struct, frozen=True, kw_only=True, tag="score"):
-    """A reward of flavour `function` (`FILE.py:NAME` or `flowrl:NAME`) or `model` (the role's model)."""
+    """A reward of flavour `function` (`FILE.py:NAME` or `flowrl:NAME`) or `model` (the role's model), or, in `extra`,
+    a judge, sandbox, router or combine."""
 
     flavour: str
     function: str | None = None
     args: dict[str, Any] = {}
     timeout_seconds: float | None = None
+    micro_batch_tokens: int = 16384
+    """Of a reward model."""
+    extra: dict[str, Any] = {}
 
 
-OpParams = DataParams | GenerateParams | ForwardParams | UpdateParams | EstimateParams | ScoreParams
+class FilterParams(msgspec.Struct, frozen=True, kw_only=True, tag="filter"):
+    rule: str
+    unit: str = "group"
+    keep_top: float | None = None
+    min: float | None = None
+    max: float | None = None
+    action: str = "drop"
+    function: str | None = None
+    args: dict[str, Any] = {}
+
+
+class EnvParams(msgspec.Struct, frozen=True, kw_only=True, tag="env"):
+    env: str
+    max_turns: int
+    args: dict[str, Any] = {}
+    parallel: int | None = None
+
+
+class CallParams(msgspec.Struct, frozen=True, kw_only=True, tag="call"):
+    """A user function over columns."""
+
+    function: str
+    args: dict[str, Any] = {}
+
+
+OpParams = (
+    DataParams
+    | GenerateParams
+    | ForwardParams
+    | UpdateParams
+    | EstimateParams
+    | ScoreParams
+    | FilterParams
+    | EnvParams
+    | CallParams
+)

@@ -6,7 +6,7 @@ Data only, one literal table each; functions choose the rows that given paramete
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -86,6 +86,8 @@ class EstimatorSignature(msgspec.Struct, frozen=True, kw_only=True):
     """The finest unit of `rewards` that it takes: token for process rewards."""
     kl: bool = True
     """Whether a KL in the reward makes sense."""
+    keys: Mapping[str, float] = {}
+    """Parameters of its own and their defaults: gamma, lam, coef, step_weight."""
     smallest_group: int = 1
     """Least samples_per_prompt for which it is defined and not always zero."""
 
@@ -203,7 +205,10 @@ ESTIMATORS: dict[str, EstimatorSignature] = {
     "raft": EstimatorSignature(reads=_GROUPED, smallest_group=2, kl=False),
     "reinforce_pp_baseline": EstimatorSignature(reads=_GROUPED, normalize="batch", smallest_group=2),
     "gigpo": EstimatorSignature(
-        reads=("rewards", "loss_mask", "turn_rewards", "state_key"), normalize="group", smallest_group=2
+        reads=("rewards", "loss_mask", "turn_rewards", "state_key"),
+        normalize="group",
+        smallest_group=2,
+        keys={"gamma": 0.95, "step_weight": 1.0},
     ),
     "gae": EstimatorSignature(
         reads=("rewards", "values", "loss_mask"),
@@ -211,9 +216,14 @@ ESTIMATORS: dict[str, EstimatorSignature] = {
         writes=("advantages", "returns"),
         normalize="batch",
         finest_rewards=Unit.TOKEN,
+        keys={"gamma": 1.0, "lam": 1.0},
     ),
     "reinforce": EstimatorSignature(
-        reads=_GROUPED, granularity=Granularity.SAMPLE, writes=("advantages", "returns"), finest_rewards=Unit.TOKEN
+        reads=_GROUPED,
+        granularity=Granularity.SAMPLE,
+        writes=("advantages", "returns"),
+        finest_rewards=Unit.TOKEN,
+        keys={"gamma": 1.0},
     ),
     "reinforce_pp": EstimatorSignature(
         reads=_GROUPED,
@@ -221,10 +231,14 @@ ESTIMATORS: dict[str, EstimatorSignature] = {
         writes=("advantages", "returns"),
         normalize="batch",
         finest_rewards=Unit.TOKEN,
+        keys={"gamma": 1.0},
     ),
     "remax": EstimatorSignature(reads=("rewards", "baseline_rewards", "loss_mask"), granularity=Granularity.SAMPLE),
     "reverse_kl": EstimatorSignature(
-        reads=("ref_log_probs", "old_log_probs", "loss_mask"), granularity=Granularity.SAMPLE, kl=False
+        reads=("ref_log_probs", "old_log_probs", "loss_mask"),
+        granularity=Granularity.SAMPLE,
+        kl=False,
+        keys={"coef": 1.0},
     ),
     "best_worst": EstimatorSignature(reads=("rewards",), writes=("pair_sign",), kl=False, smallest_group=2),
 }
