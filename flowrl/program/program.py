@@ -1,8 +1,11 @@
 """One instruction stream per pool, joined by channels. What the simulator and the runtime both execute.
 
-A stream is run in its fixed order, once a step. An instruction starts when it is at the head of its stream (a stream
-with `slots` > 1 may have that many in flight, started in order), every channel it receives from holds a token, and
-every channel it sends to has room. A token stands for a reference to rows (data), a weight version, or mere order.
+A stream is run in its fixed order, once a step. An instruction starts when it is at the head of its lane, every channel
+it receives from holds a token, and every channel it sends to has room. A token stands for a reference to rows (data), a
+weight version, or mere order. A stream of one slot is one lane: one instruction at a time. A stream with `slots` > 1
+(the host pool) has one lane for each role: each role keeps its own order and runs one instruction at a time, roles
+overtake each other, and at most `slots` instructions are in flight. So a data set's next rows need not wait for this
+step's reward.
 """
 
 from __future__ import annotations
@@ -56,7 +59,8 @@ class Instruction(msgspec.Struct, frozen=True, kw_only=True):
     sends: tuple[str, ...] = ()
     every_steps: int = 1
     """It does its work in steps s (from 1) with (s - 1) % every_steps == 0; in others it passes tokens on, idle.
-    For `save`: s % every_steps == 0."""
+    For `save`: s % every_steps == 0, and always in the last step. An idle `send_weights` repeats its last version, and
+    receiving a version that is already there changes nothing."""
     start_step: int = 0
     """It does its work only in steps > start_step."""
     epilogue: bool = False
@@ -82,7 +86,22 @@ class Stream(msgspec.Struct, frozen=True, kw_only=True):
     instructions: tuple[Instruction, ...]
     slots: int = 1
 
+    @property
+    def lanes(self) -> tuple[tuple[Instruction, ...], ...]:
+        """Instructions that run in a fixed order, one at a time: the whole stream, or each role's share of it."""
+        if self.slots == 1:
+            return (self.instructions,)
+        by_role: dict[str, list[Instruction]] = {}
+        for instruction in self.instructions:
+            by_role.setdefault(instruction.role, []).append(instruction)
+        return tuple(tuple(lane) for lane in by_role.values())
+
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
     streams: tuple[Stream, ...]
     channels: tuple[Channel, ...]
+
+    @property
+    def instructions(self) -> tuple[Instruction, ...]:
+        """All instructions, stream after stream."""
+        return tuple(instruction for stream in self.streams for instruction in stream.instructions)

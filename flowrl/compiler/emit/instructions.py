@@ -1,0 +1,137 @@
+"""The instructions of a step, before they are ordered and wired: ops, weights sent and received, checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flowrl.compiler.emit.cadence import Cadence, cadences
+from flowrl.diag.diagnostic import InternalError
+from flowrl.graph.graph import Edge, EdgeKind, Graph, Kind, Op
+from flowrl.graph.params import UpdateParams
+from flowrl.plan.plan import Pool, StageRun
+from flowrl.program.phases import Phase, phase_of
+from flowrl.program.program import Instruction, InstructionKind, Rows
+
+HOST = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An instruction without channels, and what its place in the order depends on."""
+
+    instruction: Instruction
+    phase: Phase
+
+
+def drafts(graph: Graph, pools: Sequence[Pool], run: StageRun) -> tuple[Draft, ...]:
+    """Every instruction but load and offload, in the order of the graph's ops."""
+    pool_of = _pool_of(graph, pools)
+    cadence = cadences(graph)
+    found: list[Draft] = []
+    for op in graph.ops:
+        found.extend(_runs(graph, op, pool_of[op.role], cadence[op.id]))
+    for edge in graph.edges:
+        if edge.kind is EdgeKind.WEIGHTS:
+            found.extend(_transfer(graph, edge, pool_of))
+    for role in graph.roles:
+        if any(op.role == role.name and op.method == "update" for op in graph.ops):
+            found.append(_save(role.name, pool_of[role.name], run))
+    return tuple(found)
+
+
+def role_of_end(end: str) -> str:
+    """The role at an end of a weights edge, which names the role or one of its ops."""
+    return end.split(".", 1)[0]
+
+
+def instructions_of(op: Op, ordered: Sequence[Draft]) -> list[Instruction]:
+    """The op's instructions, by firing."""
+    return [draft.instruction for draft in ordered if draft.instruction.op == op.id]
+
+
+def _pool_of(graph: Graph, pools: Sequence[Pool]) -> dict[str, Pool]:
+    """The pool of each role. Data sets need no entry in a pool: they are read on the host."""
+    found = {placed.role: pool for pool in pools for placed in pool.roles}
+    host = next((pool for pool in pools if pool.name == HOST), None)
+    for role in graph.roles:
+        if role.name not in found and role.kind is Kind.DATA and host is not None:
+            found[role.name] = host
+        if role.name not in found and any(op.role == role.name for op in graph.ops):
+            raise InternalError(f"no pool holds role `{role.name}`")
+    return found
+
+
+def _runs(graph: Graph, op: Op, pool: Pool, cadence: Cadence) -> list[Draft]:
+    firings = op.firings if op.method == "update" else 1
+    phase = phase_of(graph.role(op.role).kind, op.method)
+    if cadence.epilogue and not pool.devices and phase is not Phase.DATA:
+        phase = Phase.EVALUATE
+    return [
+        Draft(
+            Instruction(
+                id=f"run {op.id}" if firings == 1 else f"run {op.id} {firing + 1}/{firings}",
+                kind=InstructionKind.RUN,
+                pool=pool.name,
+                role=op.role,
+                op=op.id,
+                firing=firing,
+                firings=firings,
+                rows=_rows(graph, op, firing, firings),
+                every_steps=cadence.every_steps,
+                start_step=cadence.start_step,
+                epilogue=cadence.epilogue,
+            ),
+            phase,
+        )
+        for firing in range(firings)
+    ]
+
+
+def _rows(graph: Graph, op: Op, firing: int, firings: int) -> Rows:
+    """Prompts [i·P/N, (i+1)·P/N) of the step for minibatch i of N; each epoch goes through the N again."""
+    epochs = op.params.epochs if isinstance(op.params, UpdateParams) else graph.step.epochs
+    if firings == 1:
+        return Rows()
+    if firings % epochs:
+        raise InternalError(f"`{op.id}` fires {firings} times in {epochs} epochs")
+    minibatches = firings // epochs
+    if graph.step.prompts % minibatches:
+        raise InternalError(f"`{op.id}`: {graph.step.prompts} prompts do not divide into {minibatches} minibatches")
+    size = graph.step.prompts // minibatches
+    start = firing % minibatches * size
+    return Rows(start=start, stop=start + size)
+
+
+def _transfer(graph: Graph, edge: Edge, pool_of: dict[str, Pool]) -> list[Draft]:
+    """Send and receive of a weights edge. The receiver always looks: an idle send repeats the last version."""
+    source, target = role_of_end(edge.source), role_of_end(edge.target)
+    reader = next((op for op in graph.ops if op.role == target), None)
+    if reader is None:
+        raise InternalError(f"`{edge.id}`: role `{target}` has no op")
+    send = Instruction(
+        id=f"send_weights {source} => {target}",
+        kind=InstructionKind.SEND_WEIGHTS,
+        pool=pool_of[source].name,
+        role=source,
+        edge=edge.id,
+        every_steps=edge.every_steps or 1,
+        start_step=edge.start_step or 0,
+    )
+    receive = Instruction(
+        id=f"receive_weights {source} => {target}",
+        kind=InstructionKind.RECEIVE_WEIGHTS,
+        pool=pool_of[target].name,
+        role=target,
+        edge=edge.id,
+        epilogue=True,
+    )
+    return [Draft(send, Phase.TRAIN), Draft(receive, phase_of(graph.role(target).kind, reader.method))]
+
+
+def _save(role: str, pool: Pool, run: StageRun) -> Draft:
+    every = run.checkpoint_every_steps or max(run.steps, 1)
+    instruction = Instruction(
+        id=f"save {role}", kind=InstructionKind.SAVE, pool=pool.name, role=role, every_steps=every
+    )
+    return Draft(instruction, Phase.TRAIN)

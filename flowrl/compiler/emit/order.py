@@ -1,0 +1,105 @@
+"""One topological order of the whole step, from which each pool takes its share.
+
+Data and state come first; among instructions that are free, the phase decides, then the role (so that a role is loaded
+as seldom as possible), then the order of the graph.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+
+import networkx as nx
+
+from flowrl.compiler.emit.instructions import Draft, instructions_of, role_of_end
+from flowrl.diag.diagnostic import InternalError
+from flowrl.graph.graph import EdgeKind, Graph
+from flowrl.program.phases import PHASES, Phase
+from flowrl.program.program import Instruction, InstructionKind
+
+_MINOR = (
+    InstructionKind.RECEIVE_WEIGHTS,
+    InstructionKind.RUN,
+    InstructionKind.SEND_WEIGHTS,
+    InstructionKind.SAVE,
+)
+
+Arc = tuple[str, str]
+
+
+def in_order(drafts: Sequence[Draft], graph: Graph) -> tuple[Draft, ...]:
+    """The drafts in a topological order of the step; deterministic."""
+    by_id = {draft.instruction.id: draft for draft in drafts}
+    keys = _keys(drafts, graph)
+
+    def key(id: str) -> tuple[int, int, int, int]:
+        return keys[id]
+
+    digraph: nx.DiGraph[str] = nx.DiGraph()
+    digraph.add_nodes_from(by_id)
+    digraph.add_edges_from([*_data_arcs(drafts, graph), *_role_arcs(drafts)])
+    try:
+        return tuple(by_id[id] for id in nx.lexicographical_topological_sort(digraph, key=key))
+    except nx.NetworkXUnfeasible as cycle:
+        raise InternalError(f"graph `{graph.name}` has a cycle within a step") from cycle
+
+
+def _data_arcs(drafts: Sequence[Draft], graph: Graph) -> list[Arc]:
+    arcs: list[Arc] = []
+    for edge in graph.edges:
+        if edge.kind not in (EdgeKind.DATA, EdgeKind.STATE):
+            continue
+        sources = instructions_of(graph.op(edge.source), drafts)
+        targets = instructions_of(graph.op(edge.target), drafts)
+        arcs.extend((source.id, target.id) for source in sources for target in targets)
+    return arcs
+
+
+def _role_arcs(drafts: Sequence[Draft]) -> list[Arc]:
+    """Within a role: weights received, then everything that reads them, updates in turn, then send, then save."""
+    by_role: dict[str, list[Instruction]] = defaultdict(list)
+    for draft in drafts:
+        by_role[draft.instruction.role].append(draft.instruction)
+    arcs: list[Arc] = []
+    for own in by_role.values():
+        groups = (
+            [i for i in own if i.kind is InstructionKind.RECEIVE_WEIGHTS],
+            [i for i in own if i.kind is InstructionKind.RUN and not _is_update(i)],
+            [i for i in own if _is_update(i)],
+            [i for i in own if i.kind is InstructionKind.SEND_WEIGHTS],
+            [i for i in own if i.kind is InstructionKind.SAVE],
+        )
+        kept = [group for group in groups if group]
+        arcs.extend((a.id, b.id) for before, after in pairwise(kept) for a in before for b in after)
+        arcs.extend((a.id, b.id) for a, b in pairwise(groups[2]))
+    return arcs
+
+
+def _is_update(instruction: Instruction) -> bool:
+    return instruction.op is not None and instruction.op.split("@")[0].endswith(".update")
+
+
+def _keys(drafts: Sequence[Draft], graph: Graph) -> dict[str, tuple[int, int, int, int]]:
+    ranks = _role_ranks(graph)
+    return {
+        draft.instruction.id: (
+            PHASES.index(draft.phase),
+            ranks[draft.instruction.role] if draft.phase is not Phase.FORWARD else -ranks[draft.instruction.role],
+            _MINOR.index(draft.instruction.kind),
+            place,
+        )
+        for place, draft in enumerate(drafts)
+    }
+
+
+def _role_ranks(graph: Graph) -> dict[str, int]:
+    """Trainers whose weights others wait for come first in training, and so last in the forward passes before it."""
+    publishing = {role_of_end(edge.source) for edge in graph.edges if edge.kind is EdgeKind.WEIGHTS}
+    trained = {op.role for op in graph.ops if op.method == "update"}
+
+    def rank(name: str) -> int:
+        return 0 if name in publishing else 1 if name in trained else 2
+
+    names = sorted((role.name for role in graph.roles), key=rank)
+    return {name: place for place, name in enumerate(names)}

@@ -1,0 +1,68 @@
+"""Graph and pools → Program: one instruction stream per pool, joined by channels.
+
+Takes a lowered Graph, the plan's pools and the stage's run; gives a Program that `flowrl.program.check` accepts. Knows
+no durations and no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from flowrl.compiler.emit.channels import channels_between, join_apart
+from flowrl.compiler.emit.instructions import Draft, drafts
+from flowrl.compiler.emit.order import in_order
+from flowrl.compiler.emit.residency import with_residency
+from flowrl.diag.diagnostic import InternalError
+from flowrl.graph.graph import EdgeKind, Graph
+from flowrl.plan.plan import Pool, StageRun
+from flowrl.program.program import Channel, Instruction, Program, Stream
+
+
+def emit(graph: Graph, pools: Sequence[Pool], run: StageRun) -> Program:
+    """Emit the program of one stage.
+
+    The order of a stream is its share of one topological order of the whole step, so that streams can never wait for
+    each other in a circle. Pools without instructions get no stream. Raises InternalError for a graph that is not
+    lowered, that a pass should have refused, or that names a role no pool holds.
+    """
+    _require_lowered(graph)
+    ordered = in_order(drafts(graph, pools, run), graph)
+    streams = _streams(ordered, pools)
+    channels = channels_between(graph, ordered)
+    return _joined(streams, (*channels, *join_apart(streams, channels)))
+
+
+def _require_lowered(graph: Graph) -> None:
+    if not graph.edges and graph.declared:
+        raise InternalError(f"graph `{graph.name}` has no lowered edges")
+    for edge in graph.edges:
+        if edge.kind is EdgeKind.INTERACTION:
+            raise InternalError(f"`{edge.id}`: interaction edges are not emitted yet")
+        if edge.every_updates is not None:
+            raise InternalError(f"`{edge.id}`: every_updates is not emitted yet")
+
+
+def _streams(ordered: Sequence[Draft], pools: Sequence[Pool]) -> tuple[Stream, ...]:
+    """One stream per pool that has work, in the order of the pools."""
+    streams: list[Stream] = []
+    for pool in pools:
+        own = tuple(draft.instruction for draft in ordered if draft.instruction.pool == pool.name)
+        if own:
+            streams.append(Stream(pool=pool.name, instructions=with_residency(own, pool), slots=pool.slots))
+    return tuple(streams)
+
+
+def _joined(streams: tuple[Stream, ...], channels: tuple[Channel, ...]) -> Program:
+    """The program, each instruction naming the channels it receives from and sends to."""
+
+    def wired(instruction: Instruction) -> Instruction:
+        receives = tuple(channel.id for channel in channels if channel.target == instruction.id)
+        sends = tuple(channel.id for channel in channels if channel.source == instruction.id)
+        return replace(instruction, receives=receives, sends=sends)
+
+    return Program(
+        streams=tuple(replace(stream, instructions=tuple(map(wired, stream.instructions))) for stream in streams),
+        channels=channels,
+    )

@@ -1,0 +1,160 @@
+"""The executor: the pure state machine that both clocks drive.
+
+Takes a checked Program and a number of steps; says which firings may start, and is told what started and what
+completed. It knows no time, no data and no threads, and the same calls always give the same answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flowrl.diag.diagnostic import InternalError
+from flowrl.execution.contract import Firing
+from flowrl.program.program import Instruction, InstructionKind, Program, Stream
+
+
+@dataclass(slots=True)
+class _Lane:
+    """Instructions that run in a fixed order, one at a time."""
+
+    instructions: tuple[Instruction, ...]
+    step: int
+    index: int = 0
+    running: Firing | None = None
+
+    @property
+    def head(self) -> Instruction:
+        return self.instructions[self.index]
+
+    def advance(self) -> None:
+        self.running = None
+        self.index += 1
+        if self.index == len(self.instructions):
+            self.index, self.step = 0, self.step + 1
+
+
+@dataclass(slots=True)
+class _StreamState:
+    stream: Stream
+    lanes: tuple[_Lane, ...]
+
+    @property
+    def free_slots(self) -> int:
+        return self.stream.slots - sum(lane.running is not None for lane in self.lanes)
+
+
+class Executor:
+    """Steps `first_step` … `steps`, then the epilogue if any instruction works in it.
+
+    A resumed executor (`first_step` > 1) starts with the initial tokens on its channels, as a fresh one does: at a
+    step's border every channel holds exactly these.
+    """
+
+    def __init__(self, program: Program, steps: int, first_step: int = 1) -> None:
+        if not 1 <= first_step <= steps + 1:
+            raise InternalError(f"first step {first_step} is not in 1 … {steps + 1}")
+        self.steps = steps
+        self.last_step = steps + any(instruction.epilogue for instruction in program.instructions)
+        """The last step that has firings: `steps`, or the epilogue after it."""
+        self._channels = {channel.id: channel for channel in program.channels}
+        self._tokens = {channel.id: channel.initial_tokens for channel in program.channels}
+        self._taken = dict.fromkeys(self._channels, 0)
+        """Room that a running firing has reserved for the token it will send."""
+        self._streams = tuple(
+            _StreamState(stream, tuple(_Lane(lane, first_step) for lane in stream.lanes if lane))
+            for stream in program.streams
+        )
+        self._lane_of = {
+            instruction.id: lane for state in self._streams for lane in state.lanes for instruction in lane.instructions
+        }
+
+    @property
+    def done(self) -> bool:
+        return all(lane.step > self.last_step for lane in self._lane_of.values())
+
+    @property
+    def completed_step(self) -> int:
+        """The last step of which every firing has completed; `first_step` - 1 before the first one has."""
+        return min((lane.step for lane in self._lane_of.values()), default=self.last_step + 1) - 1
+
+    def tokens(self, channel: str) -> int:
+        """Tokens that lie on a channel now."""
+        return self._tokens[channel]
+
+    def is_idle(self, instruction: Instruction, step: int) -> bool:
+        """Whether the instruction's firing in `step` only passes its tokens on."""
+        if step <= instruction.start_step:
+            return True
+        if step > self.steps:
+            return not instruction.epilogue
+        if instruction.kind is InstructionKind.SAVE:
+            return step % instruction.every_steps != 0 and step != self.steps
+        return (step - 1) % instruction.every_steps != 0
+
+    def ready(self) -> tuple[Firing, ...]:
+        """Firings that may start now, all of them together: by stream, the earliest step first."""
+        return tuple(firing for state in self._streams for firing in self._ready_in(state))
+
+    def start(self, firing: Firing) -> None:
+        lane = self._lane_of[firing.instruction.id]
+        if firing != self._next_of(lane) or not self._may_start(lane) or not self._has_slot(lane):
+            raise InternalError(f"step {firing.step}: `{firing.instruction.id}` may not start now")
+        lane.running = firing
+        for channel in firing.instruction.receives:
+            self._tokens[channel] -= 1
+        for channel in firing.instruction.sends:
+            self._taken[channel] += 1
+
+    def complete(self, firing: Firing) -> None:
+        lane = self._lane_of[firing.instruction.id]
+        if lane.running != firing:
+            raise InternalError(f"step {firing.step}: `{firing.instruction.id}` was not running")
+        for channel in firing.instruction.sends:
+            self._taken[channel] -= 1
+            self._tokens[channel] += 1
+        lane.advance()
+
+    def running(self) -> tuple[Firing, ...]:
+        """Firings in flight, by stream."""
+        lanes = (lane for state in self._streams for lane in state.lanes)
+        return tuple(lane.running for lane in lanes if lane.running is not None)
+
+    def waiting(self) -> tuple[str, ...]:
+        """One line per lane that is neither running nor finished: what stands at its head and what it waits for."""
+        return tuple(
+            f"pool {state.stream.pool}, step {lane.step}: `{lane.head.id}` waits for {self._reason(lane)}"
+            for state in self._streams
+            for lane in state.lanes
+            if lane.step <= self.last_step and lane.running is None and (self._empty(lane) or self._full(lane))
+        )
+
+    def _ready_in(self, state: _StreamState) -> list[Firing]:
+        lanes = [lane for lane in state.lanes if self._may_start(lane)]
+        lanes.sort(key=lambda lane: lane.step)
+        return [self._next_of(lane) for lane in lanes[: state.free_slots]]
+
+    def _has_slot(self, lane: _Lane) -> bool:
+        return any(state.free_slots > 0 for state in self._streams if any(own is lane for own in state.lanes))
+
+    def _next_of(self, lane: _Lane) -> Firing:
+        return Firing(instruction=lane.head, step=lane.step, idle=self.is_idle(lane.head, lane.step))
+
+    def _may_start(self, lane: _Lane) -> bool:
+        if lane.running is not None or lane.step > self.last_step:
+            return False
+        return not self._empty(lane) and not self._full(lane)
+
+    def _empty(self, lane: _Lane) -> list[str]:
+        return [channel for channel in lane.head.receives if self._tokens[channel] == 0]
+
+    def _full(self, lane: _Lane) -> list[str]:
+        return [
+            channel
+            for channel in lane.head.sends
+            if self._tokens[channel] + self._taken[channel] >= self._channels[channel].capacity
+        ]
+
+    def _reason(self, lane: _Lane) -> str:
+        empty = [f"`{self._channels[channel].source}`" for channel in self._empty(lane)]
+        full = [f"room that `{self._channels[channel].target}` makes" for channel in self._full(lane)]
+        return " and ".join(empty + full)
