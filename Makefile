@@ -9,7 +9,7 @@ PIP_ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP_INSTALL := $(BIN)/python -m pip install --progress-bar off --quiet $(PIP_ARGS)
+PIP_INSTALL := $(BIN)/python -m pip install --progress-bar off -qq $(PIP_ARGS)
 SAY := @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
