@@ -1,0 +1,140 @@
+"""Text to tokens and back, for every backend that holds a model.
+
+Takes a Hugging Face folder; `Codec` gives token ids of prompts and text of responses. Must not know batches, samples
+or weights. A prompt is a string or a list of messages ({role, content}). A string goes to a tokenizer with a chat
+template as one user message, to one without as plain text. Messages need a template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+from transformers import AutoTokenizer
+from transformers.utils import logging as hf_logging
+
+from flowrl.diag.diagnostic import FlowError, diagnose
+from flowrl.diag.span import Span
+from flowrl.machine.tokenizers import SPECIAL, TOKENIZERS
+
+Ids = npt.NDArray[np.int32]
+
+
+class Codec:
+    """The tokenizer of one model folder."""
+
+    def __init__(self, folder: Path) -> None:
+        hf_logging.disable_progress_bar()
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
+        self.has_template: bool = bool(self._tokenizer.chat_template)
+        eos = self._tokenizer.eos_token_id
+        pad = self._tokenizer.pad_token_id
+        if eos is None:
+            raise FlowError(diagnose("FR0804", folder=folder))
+        self.eos_id: int = int(eos)
+        self.pad_id: int = self.eos_id if pad is None else int(pad)
+        self.vocab_size: int = len(self._tokenizer)
+        self._alphabet = _alphabet(self._tokenizer.get_vocab())
+
+    def encode_prompts(
+        self,
+        prompts: Sequence[object],
+        ids: Sequence[int] | npt.NDArray[np.int64] | None = None,
+        *,
+        max_tokens: int | None = None,
+        on_long: str = "error",
+        span: Span | None = None,
+    ) -> list[Ids]:
+        """int32 ids of each prompt. Beyond `max_tokens`: `error` raises FR0806, `truncate` keeps the last ones (the end
+        of a prompt is where it asks). `ids` and `span` (the role's) name the prompt in an error: FR0805 for what is no
+        prompt, FR0807 for one without tokens, FR0808 for messages without a template, FR0809."""
+        names = range(len(prompts)) if ids is None else ids
+        encoded: list[Ids] = []
+        for prompt, name in zip(prompts, names, strict=True):
+            place = _Place(int(name), span)
+            tokens = self._prompt(prompt, place)
+            encoded.append(tokens if on_long == "truncate" else _check_length(tokens, place, max_tokens))
+        return [tokens if max_tokens is None else tokens[-max_tokens:] for tokens in encoded]
+
+    def encode_text(self, text: str, span: Span | None = None) -> Ids:
+        """int32 ids of plain text, without any special token of the tokenizer's own. Raises FR0809."""
+        self._check_alphabet(text, span)
+        return _ids(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def decode(self, ids: Ids) -> str:
+        """The text of a response; special tokens (eos, pad) are left out."""
+        return cast(str, self._tokenizer.decode(ids.tolist(), skip_special_tokens=True))
+
+    def decode_all(self, rows: Sequence[Ids]) -> list[str]:
+        """`decode` of each row."""
+        lists = [row.tolist() for row in rows]
+        return cast(list[str], self._tokenizer.batch_decode(lists, skip_special_tokens=True)) if lists else []
+
+    def save(self, folder: Path) -> None:
+        """Write the tokenizer, its template included, into a Hugging Face folder."""
+        self._tokenizer.save_pretrained(str(folder))
+
+    def _prompt(self, prompt: object, place: _Place) -> Ids:
+        messages = _messages(prompt, place)
+        for message in messages:
+            self._check_alphabet(str(message["content"]), place.span)
+        if self.has_template:
+            text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+            # The template writes its own special tokens; the tokenizer must not add them a second time.
+            tokens = _ids(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+        elif isinstance(prompt, str):
+            tokens = _ids(self._tokenizer(prompt)["input_ids"])
+        else:
+            raise FlowError(diagnose("FR0808", place.span, prompt=place.prompt))
+        if not len(tokens):
+            raise FlowError(diagnose("FR0807", place.span, prompt=place.prompt))
+        return tokens
+
+    def _check_alphabet(self, text: str, span: Span | None) -> None:
+        missing = self._alphabet and sorted(set(text) - self._alphabet)
+        if missing:
+            raise FlowError(diagnose("FR0809", span, character=repr(missing[0]), text=repr(text[:60])))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What an error about a prompt names."""
+
+    prompt: int
+    span: Span | None
+
+
+def _messages(prompt: object, place: _Place) -> list[Mapping[str, object]]:
+    if isinstance(prompt, str):
+        return [{"role": "user", "content": prompt}]
+    if isinstance(prompt, Sequence) and prompt and all(_is_message(item) for item in cast(Sequence[object], prompt)):
+        return list(cast(Sequence[Mapping[str, object]], prompt))
+    raise FlowError(diagnose("FR0805", place.span, prompt=place.prompt, found=type(prompt).__name__))
+
+
+def _is_message(item: object) -> bool:
+    return isinstance(item, Mapping) and "role" in item and "content" in item
+
+
+def _check_length(tokens: Ids, place: _Place, max_tokens: int | None) -> Ids:
+    if max_tokens is None or len(tokens) <= max_tokens:
+        return tokens
+    facts = {"prompt": place.prompt, "tokens": len(tokens), "max_tokens": max_tokens, "over": len(tokens) - max_tokens}
+    raise FlowError(diagnose("FR0806", place.span, **facts))
+
+
+def _ids(values: Sequence[int]) -> Ids:
+    return np.asarray(values, dtype=np.int32)
+
+
+def _alphabet(vocabulary: Mapping[str, int]) -> frozenset[str] | None:
+    """The characters that FlowRL's own `characters` tokenizer can write; it would drop others without a word. None for
+    every other tokenizer."""
+    own = TOKENIZERS["characters"]
+    if set(vocabulary) != set(own):
+        return None
+    return frozenset("\n" + "".join(chr(code) for code in range(32, 127))) | frozenset(SPECIAL)
