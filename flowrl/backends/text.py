@@ -67,12 +67,12 @@ class Codec:
 
     def decode(self, ids: Ids) -> str:
         """The text of a response; special tokens (eos, pad) are left out."""
-        return cast(str, self._tokenizer.decode(ids.tolist(), skip_special_tokens=True))
+        return cast("str", self._tokenizer.decode(ids.tolist(), skip_special_tokens=True))
 
     def decode_all(self, rows: Sequence[Ids]) -> list[str]:
         """`decode` of each row."""
         lists = [row.tolist() for row in rows]
-        return cast(list[str], self._tokenizer.batch_decode(lists, skip_special_tokens=True)) if lists else []
+        return cast("list[str]", self._tokenizer.batch_decode(lists, skip_special_tokens=True)) if lists else []
 
     def save(self, folder: Path) -> None:
         """Write the tokenizer, its template included, into a Hugging Face folder."""
@@ -111,8 +111,8 @@ class _Place:
 def _messages(prompt: object, place: _Place) -> list[Mapping[str, object]]:
     if isinstance(prompt, str):
         return [{"role": "user", "content": prompt}]
-    if isinstance(prompt, Sequence) and prompt and all(_is_message(item) for item in cast(Sequence[object], prompt)):
-        return list(cast(Sequence[Mapping[str, object]], prompt))
+    if isinstance(prompt, Sequence) and prompt and all(_is_message(item) for item in cast("Sequence[object]", prompt)):
+        return list(cast("Sequence[Mapping[str, object]]", prompt))
     raise FlowError(diagnose("FR0805", place.span, prompt=place.prompt, found=type(prompt).__name__))
 
 

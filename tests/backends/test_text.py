@@ -11,7 +11,10 @@ from flowrl.diag.diagnostic import FlowError
 from flowrl.machine.tokenizers import TOKENIZERS, byte_symbol
 from tests.backends.tiny import make_tiny
 
-TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}> {% endif %}"
+TEMPLATE = (
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    "{% if add_generation_prompt %}> {% endif %}"
+)
 
 
 @pytest.fixture(scope="module")
