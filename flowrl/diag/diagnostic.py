@@ -29,7 +29,7 @@ class Label(msgspec.Struct, frozen=True):
 
 
 class Help(msgspec.Struct, frozen=True, kw_only=True):
-    """An edit to make. `replacement` is the corrected source line(s), shown at `span`; `certain` fixes may be applied."""
+    """An edit to make. `replacement` is the corrected line(s), shown at `span`; `certain` ones may be applied."""
 
     text: str
     span: Span | None = None

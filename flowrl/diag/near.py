@@ -1,0 +1,48 @@
+"""Near names: what a misspelt name may have meant. Takes a name and the known ones, knows nothing of flows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MOST = 3
+LONGEST = 80
+SHORTEST_PREFIX = 4
+
+
+def edit_distance(one: str, other: str) -> int:
+    """Insertions, deletions, substitutions and swaps of neighbours (optimal string alignment; Boytsov 2011, 2.2)."""
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, left in enumerate(one, start=1):
+        new = [i]
+        for j, right in enumerate(other, start=1):
+            best = min(new[j - 1] + 1, row[j] + 1, row[j - 1] + (left != right))
+            if i > 1 and j > 1 and left == other[j - 2] and one[i - 2] == right:
+                best = min(best, before[j - 2] + 1)
+            new.append(best)
+        before, row = row, new
+    return row[-1]
+
+
+def near_names(name: str, known: Iterable[str]) -> list[str]:
+    """Known names at most two edits away (one for names of three letters or fewer), else those that share a beginning;
+    the nearest first, at most three."""
+    if len(name) > LONGEST:
+        return []
+    candidates = sorted(set(known) - {name})
+    limit = 1 if len(name) <= 3 else 2
+    close = [(edit_distance(name.lower(), other.lower()), other) for other in candidates if _may_be(name, other, limit)]
+    found = sorted(pair for pair in close if pair[0] <= limit)
+    if found:
+        return [other for _, other in found[:MOST]]
+    return [other for other in candidates if _share_beginning(name.lower(), other.lower())][:MOST]
+
+
+def _may_be(name: str, other: str, limit: int) -> bool:
+    return abs(len(name) - len(other)) <= limit
+
+
+def _share_beginning(one: str, other: str) -> bool:
+    shorter = min(len(one), len(other))
+    same = next((i for i in range(shorter) if one[i] != other[i]), shorter)
+    return same >= SHORTEST_PREFIX or (same == shorter >= SHORTEST_PREFIX - 1)
