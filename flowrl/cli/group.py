@@ -1,0 +1,137 @@
+"""The click classes of the command line: exit codes, frames instead of tracebacks, and near names for usage errors.
+
+A command raises FlowError for a fault of the user; whatever else it raises is a fault of ours. Both become frames here.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any, cast
+
+import click
+
+from flowrl.cli.voice import DEFAULT_WIDTH, INTERRUPTED, USAGE, Voice, worst
+from flowrl.diag.diagnostic import FlowError
+
+
+def flag_texts(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """What the user wrote in the flags that spans can name: one `--set` a line."""
+    sets = cast("tuple[str, ...]", parameters.get("sets") or ())
+    texts = {"--set": "\n".join(sets)}
+    cluster = parameters.get("cluster")
+    return texts | ({"--cluster": str(cluster)} if cluster else {})
+
+
+def voice_of(context: click.Context) -> Voice:
+    """The voice of the running command, from its own options."""
+    parameters = context.params
+    return Voice(
+        format=str(parameters.get("format") or "text"),
+        width=int(parameters.get("width") or DEFAULT_WIDTH),
+        texts=flag_texts(parameters),
+    )
+
+
+class FlowCommand(click.Command):
+    """A command whose exceptions are told in frames and end in an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        voice = voice_of(ctx)
+        try:
+            return super().invoke(ctx)
+        except FlowError as error:
+            voice.diagnostics(error.diagnostics)
+            raise click.exceptions.Exit(worst(error.diagnostics)) from None
+        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+            raise
+        except Exception as error:
+            raise click.exceptions.Exit(voice.internal(error)) from error
+
+
+class FlowGroup(click.Group):
+    """The group of all commands. An unknown one is told with its near names."""
+
+    command_class = FlowCommand
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """In the order they were written, which is that of a flow's life."""
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            raise UnknownName("command", args[0], list(self.commands), ctx)
+        return super().resolve_command(ctx, args)
+
+
+class UnknownName(click.UsageError):
+    """A name that is none of the known ones: `what` says of what kind."""
+
+    def __init__(self, what: str, name: str, known: list[str], context: click.Context) -> None:
+        super().__init__(f"no {what} `{name}`", context)
+        self.what = what
+        self.name = name
+        self.known = known
+
+
+ALL_NAMES = 12
+"""As many names are listed when none of them is near."""
+
+
+def usage_help(error: click.UsageError) -> str | None:
+    """The fact that helps: a near name, or all of them if they are few."""
+    from flowrl.diag.near import near_names
+
+    if isinstance(error, UnknownName):
+        what, name, known = error.what, error.name, error.known
+    elif isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        what, name = "option", error.option_name
+        known = [spelling for parameter in error.ctx.command.get_params(error.ctx) for spelling in parameter.opts]
+    else:
+        return None
+    near = near_names(name, known)
+    if near:
+        article = "an" if what[0] in "aeiou" else "a"
+        return f"{article} {what} with a near name exists: {', '.join(near)}"
+    return f"the {what}s are {', '.join(known)}" if len(known) <= ALL_NAMES else None
+
+
+def usage_text(error: click.UsageError) -> str:
+    """A usage error in the manner of the frames: headline, help, where to see more."""
+    if isinstance(error, click.NoSuchOption):
+        message = f"no option `{error.option_name}`"
+    else:
+        message = error.format_message().rstrip(".").replace("'", "`")
+        message = message[:1].lower() + message[1:]
+    lines = [f"error: {message}"]
+    help_line = usage_help(error)
+    if help_line:
+        lines.append(f"   = help: {help_line}")
+    path = error.ctx.command_path if error.ctx else "flowrl"
+    lines.append(f"   = see:  {path} --help")
+    return "\n".join(lines)
+
+
+def run_group(group: click.Group, arguments: list[str]) -> int:
+    """Run one command line and return its exit code; raises nothing."""
+    try:
+        code = group.main(args=arguments, prog_name="flowrl", standalone_mode=False)
+    except click.UsageError as error:
+        click.echo(usage_text(error), err=True)
+        return USAGE
+    except click.ClickException as error:
+        click.echo(f"error: {error.format_message()}", err=True)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output went away (`flowrl plan … | head`): nothing is left to say, not even at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        return Voice().internal(error)
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,177 @@
+"""The command `flowrl`: parse arguments, call the api, print what it gives. No logic lives here.
+
+What needs time to import is imported when a command runs, so that `flowrl --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from flowrl import __version__
+from flowrl.cli.group import FlowGroup, UnknownName, run_group, voice_of
+from flowrl.cli.options import RunAtStep, cluster_option, launcher_option, output_options, runs_option, sets_option
+from flowrl.cli.voice import as_json, count_line, has_color, is_ascii, worst
+from flowrl.diag.catalogue import CODES
+from flowrl.diag.pages import page
+
+INFEASIBLE = 4
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run one command line (this process's by default) and exit. 0 ok · 1 fault of the flow · 2 usage · 4 infeasible ·
+    5 the run failed · 70 fault of FlowRL · 130 interrupted."""
+    sys.exit(run_group(flowrl, list(sys.argv[1:] if arguments is None else arguments)))
+
+
+@click.group(cls=FlowGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, message="flowrl %(version)s")
+@click.pass_context
+def flowrl(context: click.Context) -> None:
+    """Plan and run the dataflow of LLM reinforcement learning.
+
+    A flow is a YAML file. `plan` says what runs where and when, whether it fits, and why; it needs no GPU. `run` does
+    it.
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+@flowrl.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@cluster_option
+@sets_option
+@output_options
+@click.pass_context
+def check(context: click.Context, file: Path, cluster: str | None, sets: tuple[str, ...], **_: object) -> None:
+    """Report every fault of FILE at once, and run nothing."""
+    from flowrl import api
+
+    voice = voice_of(context)
+    checked = api.check(file, sets=sets, cluster=cluster)
+    voice.diagnostics(checked.diagnostics, stream=sys.stdout if voice.json else None)
+    if not voice.json:
+        voice.data(f"{file}: {count_line(checked.diagnostics)}")
+    context.exit(worst(checked.diagnostics))
+
+
+@flowrl.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@cluster_option
+@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan here as JSON.")
+@sets_option
+@output_options
+@click.pass_context
+def plan(
+    context: click.Context, file: Path, cluster: str | None, output: Path | None, sets: tuple[str, ...], **_: object
+) -> None:
+    """Say what runs, where, when, whether it fits and why. Needs no GPU and no weights."""
+    from flowrl import api
+
+    voice = voice_of(context)
+    made = api.plan(file, sets=sets, cluster=cluster)
+    if output is not None:
+        output.write_bytes(api.dumps(made))
+    if voice.json:
+        voice.data(api.dumps(made).decode())
+    else:
+        voice.data(api.render(made, voice.width, has_color(sys.stdout), is_ascii(sys.stdout)))
+        voice.diagnostics(made.diagnostics)
+    context.exit(INFEASIBLE if made.verdict == "infeasible" else 0)
+
+
+@flowrl.command()
+@click.argument("file", metavar="FILE|PLAN", type=click.Path(path_type=Path))
+@cluster_option
+@launcher_option
+@runs_option
+@sets_option
+@output_options
+@click.pass_context
+def run(
+    context: click.Context,
+    file: Path,
+    cluster: str | None,
+    launcher: str | None,
+    runs: Path,
+    sets: tuple[str, ...],
+    **_: object,
+) -> None:
+    """Plan FILE and run it, or run the plan of a plan.json."""
+    from flowrl import api
+
+    result = api.run(file, sets=sets, cluster=cluster, launcher=launcher, runs=runs)
+    tell_result(voice_of(context), result)
+
+
+@flowrl.command()
+@click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
+@launcher_option
+@output_options
+@click.pass_context
+def resume(context: click.Context, run_folder: Path, launcher: str | None, **_: object) -> None:
+    """Continue the run in folder RUN from its last checkpoint."""
+    from flowrl import api
+
+    tell_result(voice_of(context), api.resume(run_folder, launcher=launcher))
+
+
+@flowrl.command()
+@click.argument("checkpoint", metavar="RUN[@STEP]", type=RunAtStep())
+@click.option(
+    "-o", "--output", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder to write."
+)
+@click.option("--role", metavar="ROLE", help="Trainer to export. Default: the only one, or actor_train.")
+@output_options
+@click.pass_context
+def export(
+    context: click.Context, checkpoint: tuple[Path, int | None], output: Path, role: str | None, **_: object
+) -> None:
+    """Write a checkpoint as a Hugging Face folder: RUN's last one, or that of STEP."""
+    from flowrl import api
+
+    voice = voice_of(context)
+    run_folder, step = checkpoint
+    written = api.export(run_folder, step=step, output=output, role=role)
+    voice.data(as_json({"folder": str(written)}) if voice.json else f"wrote {written}")
+
+
+@flowrl.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@sets_option
+@output_options
+@click.pass_context
+def expand(context: click.Context, file: Path, sets: tuple[str, ...], **_: object) -> None:
+    """Print FILE with its preset, variables and `--set` worked in."""
+    from flowrl import api
+
+    voice = voice_of(context)
+    text = api.expand(file, sets=sets)
+    voice.data(as_json({"flow": text}) if voice.json else text)
+
+
+@flowrl.command()
+@click.argument("code", metavar="CODE")
+@output_options
+@click.pass_context
+def explain(context: click.Context, code: str, **_: object) -> None:
+    """Print the page of an error code: a flow that has it, and the flow mended."""
+    voice = voice_of(context)
+    text = page(code)
+    if text is None:
+        raise UnknownName("code", code, sorted(CODES), context)
+    voice.data(as_json({"code": code, "page": text}) if voice.json else text)
+
+
+@flowrl.command()
+@output_options
+@click.pass_context
+def schema(context: click.Context, **_: object) -> None:
+    """Print the JSON Schema of flows, for editors."""
+    from flowrl import api
+
+    voice_of(context).data(as_json(api.schema()))

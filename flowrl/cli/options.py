@@ -1,0 +1,65 @@
+"""Options that several commands share, as decorators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def output_options(command: Command) -> Command:
+    """`--format` and `--width`: how the command talks (voice.py reads them)."""
+    width = click.option("--width", type=click.IntRange(60, 300), metavar="COLUMNS", help="Width of text output.")
+    choice = click.Choice(["text", "json"])
+    return click.option("--format", type=choice, default="text", show_default=True, help="Form of the output.")(
+        width(command)
+    )
+
+
+def sets_option(command: Command) -> Command:
+    return click.option(
+        "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the flow; may be given many times."
+    )(command)
+
+
+def cluster_option(command: Command) -> Command:
+    return click.option(
+        "--cluster", metavar="FILE|SHORTHAND", help="Plan for these devices, such as 16xH100-80G, not the flow's."
+    )(command)
+
+
+def launcher_option(command: Command) -> Command:
+    return click.option(
+        "--launcher",
+        type=click.Choice(["inline", "ray"]),
+        help="inline: in this process. ray: one actor per rank. Default: inline where the plan fits one CPU.",
+    )(command)
+
+
+def runs_option(command: Command) -> Command:
+    return click.option(
+        "--runs",
+        type=click.Path(file_okay=False, path_type=Path),
+        default=Path("runs"),
+        show_default=True,
+        metavar="DIR",
+        help="Folder that gets a folder for this run.",
+    )(command)
+
+
+class RunAtStep(click.ParamType):
+    """`RUN` or `RUN@STEP`: a run's folder, and the step of one of its checkpoints."""
+
+    name = "run"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Path, int | None]:
+        folder, at, step = str(value).rpartition("@")
+        if not at:
+            return Path(step), None
+        if not step.isdecimal():
+            self.fail(f"`{step}` after @ is not a step number", param, ctx)
+        return Path(folder), int(step)

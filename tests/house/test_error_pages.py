@@ -1,0 +1,41 @@
+"""Every code has a page and a golden case, and nothing else has."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowrl.diag.catalogue import CODES
+from flowrl.diag.pages import page
+from tests.house.tree import ROOT
+
+PAGES = ROOT / "docs" / "errors"
+CASES = ROOT / "tests" / "errors"
+PAGE_LINES = 30
+
+
+@pytest.mark.parametrize("code", sorted(CODES))
+def test_code_has_a_page(code: str) -> None:
+    text = page(code)
+    assert text is not None, f"docs/errors/{code}.md is missing"
+    assert text.startswith(f"# {code}: {CODES[code].headline}\n")
+    assert len(text.splitlines()) <= PAGE_LINES
+
+
+def test_pages_are_of_codes() -> None:
+    assert {file.stem for file in PAGES.glob("FR*.md")} <= set(CODES)
+
+
+@pytest.mark.parametrize("code", sorted(CODES))
+def test_code_has_a_golden_case(code: str) -> None:
+    assert any(CASES.glob(f"{code}*/")), f"tests/errors/ has no case {code}"
+
+
+@pytest.mark.parametrize("code", sorted(CODES))
+def test_words_of_a_code(code: str) -> None:
+    """STYLE: no exclamation, no question, no `please`, `invalid` never alone; a warning has help."""
+    entry = CODES[code]
+    words = " ".join(part for part in (entry.headline, entry.label, entry.why, entry.help) if part)
+    assert not any(mark in words for mark in ("!", "?", "please", "Please"))
+    assert entry.headline != "invalid"
+    assert "{" not in entry.headline, "a headline is constant"
+    assert entry.exit_code in (1, 4, 5, 70)
