@@ -43,6 +43,8 @@ FIELDS: dict[str, Field] = {
         ("state_key", Unit.TURN, "i64"),
         ("success", Unit.SAMPLE, "bool"),
         ("transcript", Unit.SAMPLE, "json"),
+        ("latents", Unit.TOKEN, "f16[C,H,W]"),
+        ("sigmas", Unit.TOKEN, "f32"),
     )
 }
 """Every column with a name of its own. A slot of the same name takes this dtype, at this unit or a coarser one."""
@@ -221,14 +223,12 @@ ESTIMATORS: dict[str, EstimatorSignature] = {
     "reinforce": EstimatorSignature(
         reads=_GROUPED,
         granularity=Granularity.SAMPLE,
-        writes=("advantages", "returns"),
         finest_rewards=Unit.TOKEN,
         keys={"gamma": 1.0},
     ),
     "reinforce_pp": EstimatorSignature(
         reads=_GROUPED,
         granularity=Granularity.SAMPLE,
-        writes=("advantages", "returns"),
         normalize="batch",
         finest_rewards=Unit.TOKEN,
         keys={"gamma": 1.0},
@@ -321,6 +321,17 @@ def scorer_writes(method: str, top_k: int | None) -> tuple[Field, ...]:
         Field(name="ref_top_tokens", unit=Unit.TOKEN, dtype=f"i32[{top_k}]"),
     )
     return signature.writes + top
+
+
+def denoiser_reads(inputs: Sequence[Input]) -> tuple[Input, ...]:
+    """The same inputs for a denoiser, whose actions are latents and sigmas in place of tokens."""
+    return tuple(j for i in inputs for j in (_reads("latents", "sigmas") if i.slot == "tokens" else (i,)))
+
+
+def denoiser_writes(fields: Sequence[Field]) -> tuple[Field, ...]:
+    """The same columns for a denoiser; its response is an image."""
+    renamed = (msgspec.structs.replace(f, dtype="image") if f.name == "response" else f for f in fields)
+    return tuple(g for f in renamed for g in (_writes("latents", "sigmas") if f.name == "tokens" else (f,)))
 
 
 def _unique(names: Sequence[str]) -> tuple[Input, ...]:

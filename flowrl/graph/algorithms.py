@@ -1,0 +1,84 @@
+"""Graph algorithms over names and pairs of names. They know nothing of flows; results do not depend on input order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import networkx as nx
+
+Pair = tuple[str, str]
+
+
+def toposort(nodes: Iterable[str], pairs: Iterable[Pair]) -> tuple[str, ...]:
+    """Nodes so that each pair goes forward; among free nodes the smallest name first. ValueError on a cycle."""
+    try:
+        return tuple(nx.lexicographical_topological_sort(_digraph(nodes, pairs)))
+    except nx.NetworkXUnfeasible as cycle:
+        raise ValueError("the graph has a cycle") from cycle
+
+
+def find_cycle(nodes: Iterable[str], pairs: Iterable[Pair]) -> tuple[str, ...] | None:
+    """The shortest cycle, the one with the smallest names first; it starts at its smallest name and each node is named
+    once. None if there is none."""
+    graph = _digraph(nodes, pairs)
+    best: tuple[str, ...] | None = None
+    for component in nx.strongly_connected_components(graph):
+        for node in sorted(component):
+            candidate = _cycle_through(graph, node)
+            if candidate is not None and (best is None or (len(candidate), candidate) < (len(best), best)):
+                best = candidate
+    return best
+
+
+def ancestors(nodes: Iterable[str], pairs: Iterable[Pair]) -> Mapping[str, frozenset[str]]:
+    """For each node those it can be reached from, without itself. The graph must be acyclic."""
+    graph = _digraph(nodes, pairs)
+    found: dict[str, frozenset[str]] = {}
+    for node in nx.topological_sort(graph):
+        before = sorted(graph.predecessors(node))
+        found[node] = frozenset(before).union(*(found[p] for p in before))
+    return found
+
+
+def reachable(sources: Iterable[str], pairs: Iterable[Pair]) -> frozenset[str]:
+    """The sources and everything that can be reached from them."""
+    follow: dict[str, list[str]] = {}
+    for source, target in pairs:
+        follow.setdefault(source, []).append(target)
+    seen: set[str] = set()
+    queue = list(sources)
+    while queue:
+        node = queue.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        queue.extend(follow.get(node, ()))
+    return frozenset(seen)
+
+
+def backward(pairs: Iterable[Pair]) -> tuple[Pair, ...]:
+    """Each pair turned round."""
+    return tuple((target, source) for source, target in pairs)
+
+
+def _digraph(nodes: Iterable[str], pairs: Iterable[Pair]) -> nx.DiGraph[str]:
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(sorted(nodes))
+    graph.add_edges_from(sorted(pairs))
+    return graph
+
+
+def _cycle_through(graph: nx.DiGraph[str], node: str) -> tuple[str, ...] | None:
+    """The shortest cycle through `node`, turned so that its smallest name comes first."""
+    if graph.has_edge(node, node):
+        return (node,)
+    paths = [
+        tuple(nx.bidirectional_shortest_path(graph, following, node))
+        for following in sorted(graph.successors(node))
+        if nx.has_path(graph, following, node)
+    ]
+    if not paths:
+        return None
+    shortest = min(paths, key=lambda path: (len(path), path))
+    turn = shortest.index(min(shortest))
+    return shortest[turn:] + shortest[:turn]

@@ -1,0 +1,119 @@
+"""Records: which producer each column has at each op, from the declared edges alone (LANGUAGE.md, "Binding").
+
+A record holds its op's own columns and all upstream ones. Of two producers of one column the later hides the earlier
+where one lies upstream of the other; two that do not are both in scope, which is an error for whoever reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from flowrl.graph.algorithms import Pair, ancestors, toposort
+from flowrl.graph.graph import Edge, EdgeKind, Kind, Op, Role
+
+Producers = Mapping[str, frozenset[str]]
+"""Column → ids of the ops whose column it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A step that a record takes from one op to the next. `edge` is the declared edge, None from a reset to its step;
+    `fields` restricts the columns that pass (empty: all)."""
+
+    source: str
+    target: str
+    edge: str | None
+    fields: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    order: tuple[str, ...]
+    """Op ids, upstream first."""
+    links: tuple[Link, ...]
+    ancestors: Mapping[str, frozenset[str]]
+    scope: Mapping[str, Producers]
+    """What an op sees upstream of it."""
+    below: Mapping[str, Producers]
+    """What an op hands on: its scope, with its own columns over it."""
+
+    def origin(self, producer: str, field: str, consumer: str) -> tuple[str, ...]:
+        """Ids of the declared edges on every path that puts the producer's column in the consumer's scope, sorted.
+
+        A column that is hidden on the way (chosen by `inputs:`) comes along every path from its producer.
+        """
+        visible = producer in self.scope[consumer].get(field, frozenset())
+        found: set[str] = set()
+        seen: set[str] = set()
+        queue = [consumer]
+        while queue:
+            node = queue.pop()
+            if node in seen or node == producer:
+                continue
+            seen.add(node)
+            for link in self.links:
+                if link.target != node or not self._carries(link, producer, field, visible):
+                    continue
+                queue.append(link.source)
+                if link.edge is not None:
+                    found.add(link.edge)
+        return tuple(sorted(found))
+
+    def _carries(self, link: Link, producer: str, field: str, visible: bool) -> bool:
+        if link.fields and field not in link.fields:
+            return False
+        if visible:
+            return producer in self.below[link.source].get(field, frozenset())
+        return link.source == producer or producer in self.ancestors[link.source]
+
+
+def data_links(ops: Iterable[Op], roles: Iterable[Role], declared: Iterable[Edge]) -> tuple[Link, ...]:
+    """How records travel: data edges, from an environment's step to its generators, from its reset to its step."""
+    known = {op.id: op for op in ops}
+    envs = {role.name for role in roles if role.kind is Kind.ENV}
+    links: list[Link] = []
+    for edge in declared:
+        if edge.source not in known or edge.target not in known:
+            continue
+        if edge.kind is EdgeKind.DATA:
+            links.append(Link(edge.source, edge.target, edge.id, frozenset(edge.fields)))
+        if edge.kind is EdgeKind.INTERACTION:
+            links.append(Link(edge.target, edge.source, edge.id, frozenset(edge.fields)))
+    resets = {(op.role, op.label): op.id for op in known.values() if op.role in envs and op.method == "reset"}
+    steps = {(op.role, op.label): op.id for op in known.values() if op.role in envs and op.method == "step"}
+    links += [Link(resets[key], steps[key], None) for key in sorted(resets.keys() & steps.keys(), key=str)]
+    return tuple(sorted(links, key=lambda link: (link.source, link.target, link.edge or "")))
+
+
+def records(ops: Iterable[Op], roles: Iterable[Role], declared: Iterable[Edge]) -> Records:
+    """The record at every op. The declared data edges must be acyclic (ValueError otherwise)."""
+    known = {op.id: op for op in ops}
+    links = data_links(known.values(), roles, declared)
+    pairs: list[Pair] = [(link.source, link.target) for link in links]
+    order = toposort(known, pairs)
+    upstream = ancestors(known, pairs)
+    into: dict[str, list[Link]] = {id: [] for id in known}
+    for link in links:
+        into[link.target].append(link)
+    scope: dict[str, Producers] = {}
+    below: dict[str, Producers] = {}
+    for id in order:
+        scope[id] = _joined(into[id], below, upstream)
+        own = {field.name: frozenset({id}) for field in known[id].outputs}
+        below[id] = {**scope[id], **own}
+    return Records(order, links, upstream, scope, below)
+
+
+def _joined(links: Iterable[Link], below: Mapping[str, Producers], upstream: Mapping[str, frozenset[str]]) -> Producers:
+    merged: dict[str, frozenset[str]] = {}
+    for link in links:
+        for field, producers in below[link.source].items():
+            if not link.fields or field in link.fields:
+                merged[field] = merged.get(field, frozenset()) | producers
+    return {field: _latest(producers, upstream) for field, producers in merged.items()}
+
+
+def _latest(producers: frozenset[str], upstream: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    hidden = frozenset[str]().union(*(upstream[p] for p in producers))
+    return producers - hidden
