@@ -10,6 +10,7 @@ from math import gcd, lcm
 
 import networkx as nx
 
+from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Kind, Op
 
 
@@ -23,10 +24,9 @@ class Cadence:
 def cadences(graph: Graph) -> dict[str, Cadence]:
     """Cadence of every op. A data set read only every k steps is itself read only every k steps."""
     edges = [edge for edge in graph.edges if edge.kind is EdgeKind.DATA]
-    order = _order(graph, edges)
     found: dict[str, Cadence] = {}
     epilogue = _evaluated(graph, edges)
-    for id in order:
+    for id in _order(graph, edges):
         found[id] = _forward(graph.op(id), [edge for edge in edges if edge.target == id], found, epilogue)
     for op in graph.ops:
         readers = [found[edge.target] for edge in edges if edge.source == op.id]
@@ -47,8 +47,10 @@ def _forward(op: Op, incoming: list[Edge], found: dict[str, Cadence], epilogue: 
 
 
 def _order(graph: Graph, edges: list[Edge]) -> list[str]:
-    digraph = _digraph(graph, edges)
-    return list(nx.topological_sort(digraph))
+    try:
+        return list(nx.topological_sort(_digraph(graph, edges)))
+    except nx.NetworkXUnfeasible as cycle:
+        raise InternalError(f"graph `{graph.name}` has a cycle within a step") from cycle
 
 
 def _evaluated(graph: Graph, edges: list[Edge]) -> set[str]:

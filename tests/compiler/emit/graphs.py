@@ -1,10 +1,8 @@
-"""Lowered graphs and pools made by hand: what the passes would give for three small flows."""
+"""Lowered graphs and pools made by hand: what the passes would give for a few small flows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import pytest
 
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Kind, Model, Op, Role, Schedule, Step
 from flowrl.graph.params import GenerateParams, UpdateParams
@@ -127,12 +125,21 @@ def make_pool(name: str, roles: Sequence[str], offloaded: Sequence[str] = (), de
     )
 
 
-@pytest.fixture
-def ppo() -> Graph:
-    return make_ppo()
+GPU_ROLES = ("actor_train", "actor_infer", "critic", "reference")
 
 
-@pytest.fixture
 def one_pool() -> tuple[Pool, ...]:
-    roles = ("actor_train", "actor_infer", "critic", "reference")
-    return (make_pool("all", roles, offloaded=roles), make_pool("host", ("reward", "advantage"), devices=0, slots=4))
+    """Everything on the same devices, each role leaving them while others work."""
+    return (make_pool("all", GPU_ROLES, offloaded=GPU_ROLES), host_pool())
+
+
+def split_pools() -> tuple[Pool, ...]:
+    return (
+        make_pool("infer", ["actor_infer"]),
+        make_pool("train", ("actor_train", "critic", "reference")),
+        host_pool(),
+    )
+
+
+def host_pool() -> Pool:
+    return make_pool("host", ("reward", "advantage"), devices=0, slots=4)

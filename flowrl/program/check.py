@@ -1,0 +1,161 @@
+"""The checker: proves a program well-formed and free of deadlock before anything reads it.
+
+What it refuses is our fault, never the user's, so it raises InternalError with every problem found. The proof of
+liveness executes one step symbolically: lanes and channels form a marked graph, in which starting one instruction never
+disables another, so one order of execution stands for all; and a step that every instruction has completed leaves each
+channel as it was, so what can run once can run for ever (Commoner, Holt, Even & Pnueli 1971).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from flowrl.diag.diagnostic import InternalError
+from flowrl.program.program import Channel, ChannelKind, Instruction, InstructionKind, Program, Stream
+
+
+def check(program: Program) -> None:
+    """Raise InternalError unless the program is well-formed and can run for ever.
+
+    Checked: ids are unique; both ends of each channel exist and name it, once; tokens fit in capacities; weights are
+    sent by what is received; each working reader has a working source; an offloaded role works only while it is
+    loaded; no deadlock (the error names the circle of instructions that wait for each other).
+    """
+    problems = [*_ids(program), *_ends(program)]
+    if not problems:
+        problems = [*_weights(program), *_cadence(program), *_residency(program), *_deadlock(program)]
+    if problems:
+        raise InternalError("the program is not right:\n" + "\n".join(f"  {problem}" for problem in problems))
+
+
+def _ids(program: Program) -> Iterator[str]:
+    for what, ids in (
+        ("instruction", [instruction.id for instruction in program.instructions]),
+        ("channel", [channel.id for channel in program.channels]),
+        ("stream of pool", [stream.pool for stream in program.streams]),
+    ):
+        yield from (f"{what} `{id}` is there {count} times" for id, count in Counter(ids).items() if count > 1)
+    for stream in program.streams:
+        yield from (f"`{i.id}` is not of pool {stream.pool}" for i in stream.instructions if i.pool != stream.pool)
+        if stream.slots < 1:
+            yield f"pool {stream.pool} has {stream.slots} slots"
+
+
+def _ends(program: Program) -> Iterator[str]:
+    """One sender and one receiver for each channel: then a step sends and receives one token on it, in balance."""
+    sends = Counter((channel, i.id) for i in program.instructions for channel in i.sends)
+    receives = Counter((channel, i.id) for i in program.instructions for channel in i.receives)
+    for channel in program.channels:
+        if sends.pop((channel.id, channel.source), 0) != 1:
+            yield f"channel `{channel.id}`: `{channel.source}` does not send on it once"
+        if receives.pop((channel.id, channel.target), 0) != 1:
+            yield f"channel `{channel.id}`: `{channel.target}` does not receive from it once"
+        if channel.capacity < 1:
+            yield f"channel `{channel.id}`: no room for a token"
+        elif not 0 <= channel.initial_tokens <= channel.capacity:
+            yield f"channel `{channel.id}`: {channel.initial_tokens} tokens in room for {channel.capacity}"
+    yield from (f"`{id}` sends on `{channel}`, which does not start there" for channel, id in sends)
+    yield from (f"`{id}` receives from `{channel}`, which does not end there" for channel, id in receives)
+
+
+def _weights(program: Program) -> Iterator[str]:
+    by_id = {instruction.id: instruction for instruction in program.instructions}
+    carried: set[str] = set()
+    for channel in program.channels:
+        if channel.kind is not ChannelKind.WEIGHTS:
+            continue
+        source, target = by_id[channel.source], by_id[channel.target]
+        carried |= {source.id, target.id}
+        kinds = (source.kind, target.kind)
+        if kinds != (InstructionKind.SEND_WEIGHTS, InstructionKind.RECEIVE_WEIGHTS):
+            yield f"weights channel `{channel.id}` goes from `{source.id}` to `{target.id}`"
+        elif not source.edge == channel.edge == target.edge:
+            yield f"weights channel `{channel.id}` joins different edges"
+    for instruction in program.instructions:
+        moves_weights = instruction.kind in (InstructionKind.SEND_WEIGHTS, InstructionKind.RECEIVE_WEIGHTS)
+        if moves_weights and instruction.id not in carried:
+            yield f"`{instruction.id}` has no weights channel"
+
+
+def _cadence(program: Program) -> Iterator[str]:
+    by_id = {instruction.id: instruction for instruction in program.instructions}
+    for channel in program.channels:
+        source, target = by_id[channel.source], by_id[channel.target]
+        if channel.kind is ChannelKind.DATA and not _works_whenever(source, target):
+            yield f"`{target.id}` works in steps in which its source `{source.id}` is idle"
+
+
+def _works_whenever(source: Instruction, target: Instruction) -> bool:
+    """Whether `source` works in every step in which `target` does."""
+    return (
+        target.every_steps % source.every_steps == 0
+        and target.start_step >= source.start_step
+        and (source.epilogue or not target.epilogue)
+    )
+
+
+def _residency(program: Program) -> Iterator[str]:
+    for stream in program.streams:
+        moved = {i.role for i in stream.instructions if i.kind in (InstructionKind.LOAD, InstructionKind.OFFLOAD)}
+        for role in sorted(moved):
+            yield from _role_residency(stream, role)
+
+
+def _role_residency(stream: Stream, role: str) -> Iterator[str]:
+    load: Instruction | None = None
+    for instruction in stream.instructions:
+        if instruction.role != role:
+            continue
+        if instruction.kind is InstructionKind.LOAD:
+            if load is not None:
+                yield f"`{instruction.id}` loads a role that is loaded"
+            load = instruction
+        elif load is None:
+            yield f"`{instruction.id}` works on a role that is not loaded"
+        elif instruction.kind is InstructionKind.OFFLOAD:
+            load = None
+        elif instruction.kind is not InstructionKind.SAVE and not _works_whenever(load, instruction):
+            yield f"`{instruction.id}` works in steps in which `{load.id}` does not"
+    if load is not None:
+        yield f"`{load.id}` has no offload"
+
+
+def _deadlock(program: Program) -> Iterator[str]:
+    """Run one step; if it gets stuck, follow who waits for whom until an instruction comes up again."""
+    channels = {channel.id: channel for channel in program.channels}
+    tokens = {channel.id: channel.initial_tokens for channel in program.channels}
+    lanes = [list(lane) for stream in program.streams for lane in stream.lanes]
+    while fired := [lane for lane in lanes if lane and not _blocked(lane[0], channels, tokens)]:
+        for lane in fired:
+            head = lane.pop(0)
+            for id in head.receives:
+                tokens[id] -= 1
+            for id in head.sends:
+                tokens[id] += 1
+    stuck = [lane for lane in lanes if lane]
+    if stuck:
+        yield "deadlock: " + "; ".join(_circle(stuck, channels, tokens))
+
+
+def _blocked(head: Instruction, channels: dict[str, Channel], tokens: dict[str, int]) -> str | None:
+    """The first channel that keeps an instruction from starting."""
+    empty = (id for id in head.receives if tokens[id] == 0)
+    full = (id for id in head.sends if tokens[id] >= channels[id].capacity)
+    return next(empty, None) or next(full, None)
+
+
+def _circle(stuck: list[list[Instruction]], channels: dict[str, Channel], tokens: dict[str, int]) -> list[str]:
+    lane_of = {instruction.id: lane for lane in stuck for instruction in lane}
+    path: list[str] = []
+    lines: list[str] = []
+    head = stuck[0][0]
+    while head.id not in path:
+        path.append(head.id)
+        blocking = channels[_blocked(head, channels, tokens) or ""]
+        waited = blocking.source if tokens[blocking.id] == 0 else blocking.target
+        need = "a token" if tokens[blocking.id] == 0 else "room"
+        line = f"`{head.id}` waits for {need} on `{blocking.id}` from `{waited}`"
+        head = lane_of[waited][0]
+        lines.append(line if head.id == waited else f"{line}, which stands behind `{head.id}`")
+    return lines[path.index(head.id) :]

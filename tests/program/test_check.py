@@ -1,0 +1,110 @@
+"""The checker: what it refuses, what it says, and its proof of liveness against brute force."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import event, given, settings
+from msgspec.structs import replace
+
+from flowrl.diag.diagnostic import InternalError
+from flowrl.program.check import check
+from flowrl.program.program import ChannelKind, Instruction, InstructionKind, Program, Stream
+from tests.program.programs import BruteForce, make_program, programs
+
+
+@settings(deadline=None, max_examples=250)
+@given(program=programs())
+def test_deadlock_is_found_exactly_where_brute_force_gets_stuck(program: Program) -> None:
+    said = _refusal(program)
+    assert said is None or "deadlock" in said
+    accepted = said is None
+    event("live" if accepted else "deadlock")
+    assert accepted is not BruteForce(program, steps=2).gets_stuck()
+
+
+def _refusal(program: Program) -> str | None:
+    try:
+        check(program)
+    except InternalError as refused:
+        return str(refused)
+    return None
+
+
+def test_circle_of_a_deadlock_is_named() -> None:
+    program = make_program([["a", "b"], ["x", "y"]], [("b", "x", 1, 0), ("y", "a", 1, 0)])
+    with pytest.raises(InternalError, match="deadlock") as refused:
+        check(program)
+    assert str(refused.value).splitlines()[1].strip() == (
+        "deadlock: `a` waits for a token on `c1` from `y`, which stands behind `x`; "
+        "`x` waits for a token on `c0` from `b`, which stands behind `a`"
+    )
+
+
+def test_buffer_too_small_for_a_step_is_a_deadlock() -> None:
+    """a's token to c lies there until c runs, which is after b; b waits for a second token of a that has no room."""
+    links = [("a1", "c", 1, 0), ("a2", "b", 1, 0), ("c", "a2", 1, 0)]
+    with pytest.raises(InternalError, match="deadlock"):
+        check(make_program([["a1", "a2"], ["b", "c"]], links))
+
+
+def test_one_token_on_the_way_back_makes_it_live() -> None:
+    check(make_program([["generate"], ["update"]], [("generate", "update", 2, 0), ("update", "generate", 2, 1)]))
+
+
+def _two() -> Program:
+    return make_program([["a"], ["b"]], [("a", "b", 1, 0)])
+
+
+def _with_first(program: Program, **changes: object) -> Program:
+    first = program.streams[0]
+    changed = replace(first.instructions[0], **changes)  # type: ignore[arg-type]
+    return replace(program, streams=(replace(first, instructions=(changed,)), *program.streams[1:]))
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (_with_first(_two(), id="b", sends=()), "instruction `b` is there 2 times"),
+        (_with_first(_two(), sends=()), "channel `c0`: `a` does not send on it once"),
+        (_with_first(_two(), sends=("c0", "c0")), "channel `c0`: `a` does not send on it once"),
+        (_with_first(_two(), sends=("c0", "c9")), "`a` sends on `c9`, which does not start there"),
+        (_with_first(_two(), receives=("c0",)), "`a` receives from `c0`, which does not end there"),
+        (_with_first(_two(), pool="elsewhere"), "`a` is not of pool p0"),
+        (_with_first(_two(), kind=InstructionKind.SEND_WEIGHTS), "`a` has no weights channel"),
+        (replace(_two(), streams=_two().streams[:1]), "channel `c0`: `b` does not receive from it once"),
+        (make_program([["a"], ["b"]], [("a", "b", 1, 2)]), "channel `c0`: 2 tokens in room for 1"),
+        (make_program([["a"], ["b"]], [("a", "b", 0, 0)]), "channel `c0`: no room"),
+    ],
+)
+def test_what_is_malformed_is_refused(program: Program, said: str) -> None:
+    with pytest.raises(InternalError) as refused:
+        check(program)
+    assert said in str(refused.value)
+
+
+def test_working_reader_of_an_idle_source_is_refused() -> None:
+    program = _with_first(_two(), every_steps=20)
+    data = replace(program, channels=(replace(program.channels[0], kind=ChannelKind.DATA),))
+    check(program)
+    with pytest.raises(InternalError, match="`b` works in steps in which its source `a` is idle"):
+        check(data)
+
+
+def _resident(*kinds: str) -> Program:
+    ids = [f"{kind} {place}" for place, kind in enumerate(kinds)]
+    instructions = tuple(
+        Instruction(id=id, kind=InstructionKind(kind), pool="p", role="r") for id, kind in zip(ids, kinds, strict=True)
+    )
+    return Program(streams=(Stream(pool="p", instructions=instructions),), channels=())
+
+
+def test_residency() -> None:
+    check(_resident("load", "run", "offload", "load", "run", "save", "offload"))
+    for kinds, said in (
+        (("run", "load", "run", "offload"), "not loaded"),
+        (("load", "run"), "no offload"),
+        (("load", "load", "offload"), "is loaded"),
+        (("load", "run", "offload", "run"), "not loaded"),
+    ):
+        with pytest.raises(InternalError, match=said):
+            check(_resident(*kinds))
