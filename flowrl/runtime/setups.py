@@ -1,5 +1,6 @@
-"""What ranks and calls are made from: Plan + stage → RankSetup for each rank, Call for each firing. Both launchers use it.
+"""What ranks and calls are made from: Plan + stage → RankSetup for each rank, Call for each firing.
 
+Both launchers use it.
 Also where models lie in a run's folder. Starts nothing and knows no launcher.
 """
 
@@ -13,10 +14,13 @@ from msgspec import structs
 
 from flowrl.backends.contract import Call, RankSetup
 from flowrl.diag.diagnostic import InternalError
-from flowrl.graph.graph import Graph, Model, Op
+from flowrl.graph.graph import Graph, Kind, Model, Op
 from flowrl.graph.params import DataParams, GenerateParams
-from flowrl.plan.plan import Layout, Plan, StagePlan
+from flowrl.plan.plan import Layout, Plan, Pool, StagePlan
 from flowrl.runtime.launchers.contract import Work
+
+HOST = "host"
+"""The pool of data sets, which need no placement."""
 
 
 def initial_model_folder(run_folder: Path, stage: str, model: str) -> Path:
@@ -68,29 +72,37 @@ class RoleSetup:
     devices: tuple[str, ...] = field(default=())
 
 
-def role_setups(
-    plan: Plan, stage: StagePlan, folders: Mapping[str, Path], threads: int = 1
-) -> tuple[RoleSetup, ...]:
-    """Every placed role of the stage. `store_port` is left for the launcher to fill in (structs are frozen: replace)."""
+def role_setups(plan: Plan, stage: StagePlan, folders: Mapping[str, Path], threads: int = 1) -> tuple[RoleSetup, ...]:
+    """Every role of the stage that has an op. `store_port` is for the launcher to fill in (`dataclasses.replace`)."""
+    placed = [(role.role, pool, role.layout) for pool in stage.pools for role in pool.roles]
+    names = {name for name, _, _ in placed}
+    unplaced = [role.name for role in stage.graph.roles if role.name not in names]
+    host = Pool(name=HOST, devices=(), device=HOST, roles=())
     return tuple(
         RoleSetup(
-            role=placed.role,
+            role=name,
             pool=pool.name,
-            layout=placed.layout,
+            layout=layout,
             ranks=tuple(
-                _rank_setup(plan, stage, folders, placed.role, placed.layout, rank, threads)
-                for rank in range(placed.layout.devices)
+                _rank_setup(plan, stage, folders, name, (pool, layout), r, threads) for r in range(layout.devices)
             ),
             devices=pool.devices,
         )
-        for pool in stage.pools
-        for placed in pool.roles
+        for name, pool, layout in [*placed, *((name, host, Layout()) for name in unplaced)]
+        if any(op.role == name for op in stage.graph.ops)
     )
 
 
 def _rank_setup(
-    plan: Plan, stage: StagePlan, folders: Mapping[str, Path], name: str, layout: Layout, rank: int, threads: int
+    plan: Plan,
+    stage: StagePlan,
+    folders: Mapping[str, Path],
+    name: str,
+    place: tuple[Pool, Layout],
+    rank: int,
+    threads: int,
 ) -> RankSetup:
+    pool, layout = place
     role = stage.graph.role(name)
     model = None if role.model is None else stage.graph.model(role.model)
     return RankSetup(
@@ -100,6 +112,7 @@ def _rank_setup(
         layout=layout,
         rank=rank,
         world_size=layout.devices,
+        device=_device(plan, pool, rank),
         threads=threads,
         seed=stage.run.seed,
         folder=Path(plan.folder),
@@ -107,6 +120,14 @@ def _rank_setup(
         steps=stage.run.steps,
         ops=tuple(op for op in stage.graph.ops if op.role == name),
     )
+
+
+def _device(plan: Plan, pool: Pool, rank: int) -> str:
+    """The torch device of a rank: `cpu`, or the pool's device by its place on its node (`node0/3` → `cuda:3`)."""
+    on_cpu = {group.device.name for group in plan.cluster.groups if group.device.is_cpu}
+    if not pool.devices or pool.device in on_cpu:
+        return "cpu"
+    return f"cuda:{pool.devices[rank].rsplit('/', 1)[-1]}"
 
 
 def call_of(stage: StagePlan, work: Work) -> Call:
@@ -125,6 +146,11 @@ def call_of(stage: StagePlan, work: Work) -> Call:
         on_long="error" if data is None else data.on_long,
         max_response_tokens=_max_response_tokens(stage.graph, op),
     )
+
+
+def is_data_call(stage: StagePlan, work: Work) -> bool:
+    """Whether the firing reads rows of a data set rather than calling a rank on rows."""
+    return stage.graph.role(work.firing.instruction.role).kind is Kind.DATA
 
 
 def samples_per_prompt(graph: Graph, op: Op) -> int:
@@ -162,4 +188,6 @@ def _limits_of_data(graph: Graph, op: Op) -> DataParams | None:
 
 
 def _max_response_tokens(graph: Graph, op: Op) -> int | None:
-    return next((o.params.max_response_tokens for o in upstream(graph, op) if isinstance(o.params, GenerateParams)), None)
+    return next(
+        (o.params.max_response_tokens for o in upstream(graph, op) if isinstance(o.params, GenerateParams)), None
+    )

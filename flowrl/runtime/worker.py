@@ -25,16 +25,12 @@ class RoleWorker:
     """One rank. `make_rank` is the registry's unless a test gives another."""
 
     def __init__(self, setup: RankSetup, make_rank: MakeRank | None = None) -> None:
-        if make_rank is None:
-            from flowrl.backends.registry import make_rank as registered
-
-            make_rank = registered
         self.setup = setup
-        self._rank: Any = make_rank(setup)
+        self._rank: Any = (make_rank or _registered())(setup)
 
     def run(self, call: Call, sources: Sequence[Source], ids: IntArray | None) -> Result:
         """Run the op on rows `ids` (None: all that the sources have in common)."""
-        return cast(Rank, self._rank).call(call, assemble(sources, ids))
+        return cast("Rank", self._rank).call(call, assemble(sources, ids))
 
     def rows(self, start: int, count: int | None) -> Result:
         """For a data role: rows `start` … of the data set's endless order; None: one epoch from there."""
@@ -83,6 +79,12 @@ class RoleWorker:
         if method is None:
             raise InternalError(f"role `{self.setup.role.name}` was asked to {name}, which its backend cannot do")
         return method
+
+
+def _registered() -> MakeRank:
+    from flowrl.backends.registry import make_rank
+
+    return make_rank
 
 
 def part_of(batch: Batch, handle: Any) -> Part:

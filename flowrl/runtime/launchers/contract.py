@@ -89,7 +89,7 @@ class Launcher(Protocol):
         ...
 
     def peek(self, part: Part, fields: Sequence[str], ids: Sequence[int]) -> Batch:
-        """Some columns of the few rows of `part` that have one of `ids`, for samples.jsonl. Never more than a handful."""
+        """Some columns of the rows of `part` that have one of `ids`, for samples.jsonl: never more than a handful."""
         ...
 
     def close(self) -> None:

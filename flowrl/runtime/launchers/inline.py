@@ -1,0 +1,151 @@
+"""The inline launcher: every role in this process, one rank each, no Ray. `submit` does the work before it returns.
+
+Several pools and any placement are allowed; they take turns here. Weights travel through memory of this process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from flowrl.backends.batch import Batch
+from flowrl.backends.contract import Metrics, TensorSpec
+from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
+from flowrl.plan.plan import Plan, StagePlan
+from flowrl.program.program import ChannelKind, InstructionKind
+from flowrl.runtime.assemble import Source
+from flowrl.runtime.launchers.contract import Completion, Part, Work
+from flowrl.runtime.setups import RoleSetup, call_of, is_data_call, model_folders, role_setups
+from flowrl.runtime.weights import LocalBuffer, buffer_bytes
+from flowrl.runtime.worker import MakeRank, RoleWorker, part_of, rows_with
+
+Outcome = tuple[tuple[Part, ...], Metrics]
+
+
+class InlineLauncher:
+    """The Launcher contract without processes. `make_rank` is the registry's unless a test gives another."""
+
+    def __init__(self, threads: int = 1, make_rank: MakeRank | None = None) -> None:
+        self._threads = threads
+        self._make_rank = make_rank
+        self._stage: StagePlan | None = None
+        self._workers: dict[str, RoleWorker] = {}
+        self._buffers: dict[str, tuple[LocalBuffer, tuple[TensorSpec, ...]]] = {}
+        self._completed: list[Completion] = []
+
+    def start(self, plan: Plan, stage: StagePlan, run_folder: Path, restore: Path | None) -> None:
+        setups = role_setups(plan, stage, model_folders(plan, stage, run_folder), self._threads)
+        _require_one_rank(stage, setups)
+        self._stage = stage
+        for setup in setups:
+            worker = RoleWorker(setup.ranks[0], self._make_rank)
+            self._workers[setup.role] = worker
+            if restore is not None:
+                worker.restore(restore)
+
+    def submit(self, work: Work) -> None:
+        started = time.monotonic()
+        try:
+            parts, metrics = self._do(work)
+            error = None
+        except Exception as failure:
+            parts, metrics, error = (), {}, failure
+        seconds = time.monotonic() - started
+        self._completed.append(Completion(work, parts, metrics, started, seconds, error))
+
+    def poll(self, timeout_seconds: float) -> Sequence[Completion]:
+        completed, self._completed = self._completed, []
+        return completed
+
+    def peek(self, part: Part, fields: Sequence[str], ids: Sequence[int]) -> Batch:
+        return rows_with(part.handle, fields, ids)
+
+    def close(self) -> None:
+        workers, self._workers = self._workers, {}
+        buffers, self._buffers = self._buffers, {}
+        self._completed = []
+        for buffer, _ in buffers.values():
+            buffer.close()
+        for worker in workers.values():
+            worker.close()
+
+    def _do(self, work: Work) -> Outcome:
+        verbs: dict[InstructionKind, Callable[[RoleWorker, Work], Outcome]] = {
+            InstructionKind.RUN: self._run,
+            InstructionKind.LOAD: lambda worker, _: _nothing(worker.load()),
+            InstructionKind.OFFLOAD: lambda worker, _: _nothing(worker.offload()),
+            InstructionKind.SEND_WEIGHTS: self._send,
+            InstructionKind.RECEIVE_WEIGHTS: self._receive,
+            InstructionKind.SAVE: _save,
+        }
+        instruction = work.firing.instruction
+        return verbs[instruction.kind](self._workers[instruction.role], work)
+
+    def _run(self, worker: RoleWorker, work: Work) -> Outcome:
+        assert self._stage is not None
+        if is_data_call(self._stage, work):
+            result = worker.rows(work.prompt_start, work.prompt_count)
+        else:
+            ids = None if work.rank_ids is None else work.rank_ids[0]
+            result = worker.run(call_of(self._stage, work), _sources(work), ids)
+        parts = () if result.batch is None else (part_of(result.batch, result.batch),)
+        return parts, result.metrics
+
+    def _send(self, worker: RoleWorker, work: Work) -> Outcome:
+        edge = work.firing.instruction.edge
+        assert edge is not None
+        if edge not in self._buffers:
+            manifest = worker.manifest()
+            self._buffers[edge] = (LocalBuffer(buffer_bytes(manifest), slots=self._slots(edge)), manifest)
+        worker.write_weights(self._buffers[edge][0], work.version)
+        return (), {}
+
+    def _receive(self, worker: RoleWorker, work: Work) -> Outcome:
+        edge = work.firing.instruction.edge
+        if edge not in self._buffers:
+            raise InternalError(f"version {work.version} of `{edge}` was never sent")
+        buffer, manifest = self._buffers[edge]
+        worker.read_weights(manifest, buffer, work.version)
+        return (), {}
+
+    def _slots(self, edge: str) -> int:
+        """One more than versions may wait: none is overwritten before it is read."""
+        assert self._stage is not None
+        channels = self._stage.programs.channels
+        waiting = [c.capacity for c in channels if c.kind is ChannelKind.WEIGHTS and c.edge == edge]
+        return max(waiting, default=1) + 1
+
+
+def _save(worker: RoleWorker, work: Work) -> Outcome:
+    if work.folder is None:
+        raise InternalError(f"`{work.firing.instruction.id}` has no folder")
+    return _nothing(worker.save(work.folder))
+
+
+def _nothing(_: None) -> Outcome:
+    return (), {}
+
+
+def _sources(work: Work) -> list[Source]:
+    return [
+        Source(bound.slot, bound.field, tuple(part.handle for part in bound.record.parts), bound.by_prompt)
+        for bound in work.inputs
+    ]
+
+
+def _require_one_rank(stage: StagePlan, setups: Sequence[RoleSetup]) -> None:
+    wide = [setup for setup in setups if setup.layout.devices > 1]
+    if not wide:
+        return
+    raise FlowError(
+        diagnose(
+            "FR0901",
+            stage.graph.role(setup.role).span,
+            role=setup.role,
+            ranks=setup.layout.devices,
+            layout=" ".join(f"{name} {getattr(setup.layout, name)}" for name in ("dp", "tp", "pp", "cp")),
+            pool=setup.pool,
+        )
+        for setup in wide
+    )

@@ -1,0 +1,59 @@
+"""Metrics: (value, weight) pairs → one number. Merging over ranks, over firings, and their names in metrics.jsonl.
+
+Pure; knows names and numbers, no files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from flowrl.backends.contract import Metrics
+
+TIMING = ("seconds", "tokens_per_second", "samples_per_second")
+"""Keys of a line of metrics.jsonl that no two runs share."""
+
+
+def merge(many: Iterable[Metrics]) -> dict[str, tuple[float, float]]:
+    """Weighted means: for each name (Σ value·weight / Σ weight, Σ weight).
+
+    A single pair is passed on as it is, bit for bit. Where all weights are 0 the plain mean is taken, with weight 0.
+    """
+    gathered: dict[str, list[tuple[float, float]]] = {}
+    for metrics in many:
+        for name, pair in metrics.items():
+            gathered.setdefault(name, []).append(pair)
+    return {name: _mean(pairs) for name, pairs in gathered.items()}
+
+
+def _mean(pairs: list[tuple[float, float]]) -> tuple[float, float]:
+    if len(pairs) == 1:
+        return pairs[0]
+    weight = sum(w for _, w in pairs)
+    if weight == 0:
+        return sum(v for v, _ in pairs) / len(pairs), 0.0
+    return sum(v * w for v, w in pairs) / weight, weight
+
+
+def named(metrics: Metrics, role: str, label: str | None) -> dict[str, tuple[float, float]]:
+    """Names as the user sees them: `ROLE.name`, with a label `ROLE.name@LABEL`."""
+    suffix = "" if label is None else f"@{label}"
+    return {f"{role}.{name}{suffix}": pair for name, pair in metrics.items()}
+
+
+def values(metrics: Metrics) -> dict[str, float]:
+    """The numbers without their weights, by name in alphabetical order."""
+    return {name: float(value) for name, (value, _) in sorted(metrics.items())}
+
+
+def reward_metric(names: Iterable[str], reward_roles: Mapping[str, bool]) -> str | None:
+    """The metric that says how good the policy is: a reward role's `rewards` on validation, else in training.
+
+    `reward_roles`: role name → whether an estimator reads it; those come first.
+    """
+    ordered = sorted(reward_roles, key=lambda role: (not reward_roles[role], list(reward_roles).index(role)))
+    known = sorted(names)
+    for role in ordered:
+        labelled = [name for name in known if name.startswith(f"{role}.rewards@")]
+        if labelled:
+            return labelled[0]
+    return next((f"{role}.rewards" for role in ordered if f"{role}.rewards" in known), None)

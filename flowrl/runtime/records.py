@@ -1,0 +1,104 @@
+"""The record store: what each op has made in each step, until its last reader is done. Holds handles, never rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from flowrl.diag.diagnostic import InternalError
+from flowrl.execution.contract import Firing
+from flowrl.graph.graph import Graph, Kind, Op
+from flowrl.program.program import Instruction, InstructionKind, Program
+from flowrl.runtime.launchers.contract import BoundInput, Part, Record
+from flowrl.runtime.rows import sample_spaces
+
+IsIdle = Callable[[Instruction, int], bool]
+
+
+class RecordStore:
+    """Records by op and step. A record is dropped when every firing of the step that reads it has completed."""
+
+    def __init__(self, graph: Graph, program: Program, is_idle: IsIdle) -> None:
+        self._graph = graph
+        self._is_idle = is_idle
+        self._spaces = sample_spaces(graph)
+        self._runs = tuple(i for i in program.instructions if i.kind is InstructionKind.RUN and i.op is not None)
+        self._sources = {op.id: {i.source for i in op.inputs if i.source is not None} for op in graph.ops}
+        self._parts: dict[tuple[str, int], tuple[Part, ...]] = {}
+        self._left: dict[tuple[str, int], int] = {}
+        self._prompts: dict[tuple[str, int], list[int]] = {}
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows that are held now, wherever they lie."""
+        return sum(part.nbytes for parts in self._parts.values() for part in parts)
+
+    def space(self, op: Op) -> str | None:
+        """The generate op whose samples `op` works on; None for prompt rows."""
+        return self._spaces[op.id]
+
+    def inputs(self, op: Op, step: int) -> tuple[BoundInput, ...]:
+        """The bound inputs of an op in a step. An optional input without a record is left out."""
+        bound: list[BoundInput] = []
+        for item in op.inputs:
+            if item.source is None or (item.source, step) not in self._parts:
+                if item.optional:
+                    continue
+                raise InternalError(f"step {step}: `{op.id}` reads `{item.slot}`, and `{item.source}` has made nothing")
+            record = Record(item.source, step, self._parts[item.source, step])
+            crosses = self._spaces[item.source] != self._spaces[op.id]
+            bound.append(BoundInput(item.slot, item.field, record, by_prompt=crosses))
+        return tuple(bound)
+
+    def prompt_ids(self, op: Op, step: int) -> list[int]:
+        """All prompts of the step that `op` works on, ascending: those its data set has given."""
+        data = self.data_of(op)
+        return self._prompts[data.id, step]
+
+    def add(self, firing: Firing, parts: Sequence[Part]) -> None:
+        """Keep what a firing made, if anything in the step reads it."""
+        op, step = firing.instruction.op, firing.step
+        if op is None or not parts:
+            return
+        key = (op, step)
+        if self._graph.role(firing.instruction.role).kind is Kind.DATA:
+            self._prompts[key] = sorted(i for part in parts for i in part.ids.tolist())
+        if key not in self._left:
+            self._left[key] = self._readers(op, step)
+        if self._left[key]:
+            self._parts[key] = self._parts.get(key, ()) + tuple(parts)
+
+    def done(self, firing: Firing) -> None:
+        """A reader has completed: drop what nothing else will read."""
+        if firing.instruction.op is None:
+            return
+        for source in self._sources[firing.instruction.op]:
+            key = (source, firing.step)
+            if key in self._left:
+                self._left[key] -= 1
+                if self._left[key] == 0:
+                    self._parts.pop(key, None)
+
+    def step_done(self, step: int) -> None:
+        """Forget the counts of a step that is over."""
+        for key in [key for key in self._left if key[1] <= step]:
+            del self._left[key]
+            self._parts.pop(key, None)
+            self._prompts.pop(key, None)
+
+    def _readers(self, op: str, step: int) -> int:
+        return sum(
+            1 for i in self._runs if i.op is not None and op in self._sources[i.op] and not self._is_idle(i, step)
+        )
+
+    def data_of(self, op: Op) -> Op:
+        """The data op that an op's rows come from: up the inputs, the op's own sample space first."""
+        while self._graph.role(op.role).kind is not Kind.DATA:
+            sources = [self._graph.op(i.source) for i in op.inputs if i.source is not None]
+            if not sources:
+                return op
+            own = [s for s in sources if self._spaces[s.id] == self._spaces[op.id]]
+            op = (own or sources)[0]
+        return op

@@ -1,0 +1,166 @@
+"""StageState: what the driver knows of a stage's dataflow. Firing → Work to submit; Completion → what has changed.
+
+Records, weight versions and data cursors, all by handle and count; no clock, no launcher, no files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from flowrl.backends.batch import IntArray
+from flowrl.diag.diagnostic import InternalError
+from flowrl.execution.contract import Firing
+from flowrl.graph.graph import Kind, Op
+from flowrl.graph.params import DataParams, UpdateParams
+from flowrl.plan.plan import Layout, StagePlan
+from flowrl.program.program import Instruction, InstructionKind, Program, Rows
+from flowrl.runtime.launchers.contract import Completion, Work
+from flowrl.runtime.records import RecordStore
+from flowrl.runtime.rows import ids_by_rank, prompts_of, rows_to_take
+from flowrl.runtime.versions import Cursors, WeightEdge, weight_edges
+
+
+@dataclass(frozen=True, slots=True)
+class StartPoint:
+    """Where a stage starts: after `step` steps, in the state that a checkpoint of that step describes."""
+
+    step: int = 0
+    cursors: Mapping[str, int] = field(default_factory=dict[str, int])
+    versions: Mapping[str, int] = field(default_factory=dict[str, int])
+    folder: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Rows that an update has taken: sample ids (prompt ids where there are no samples), their prompts and tokens."""
+
+    op: str
+    data: str
+    step: int
+    ids: IntArray
+    prompt_ids: IntArray
+    tokens: IntArray
+    made_with: int | None
+    """The weight version that the samples were made with; None where they come from a data set."""
+    version: int
+    """The weight version that the update started from."""
+
+
+class StageState:
+    def __init__(self, stage: StagePlan, is_idle: Callable[[Instruction, int], bool], start: StartPoint) -> None:
+        self._graph = stage.graph
+        self._senders = _by_edge(stage.programs, InstructionKind.SEND_WEIGHTS)
+        self._receivers = _by_edge(stage.programs, InstructionKind.RECEIVE_WEIGHTS)
+        self.records = RecordStore(stage.graph, stage.programs, is_idle)
+        self.edges = weight_edges(stage.programs, start.versions)
+        self.cursors = Cursors(start.cursors)
+        self._layouts = {placed.role: placed.layout for pool in stage.pools for placed in pool.roles}
+        self._made_with: dict[tuple[str, int], int] = {}
+        self._trained: dict[tuple[str, int], Trained] = {}
+        self._first_version: dict[tuple[str, int], int] = {}
+
+    def work(self, firing: Firing, save_to: Path | None) -> Work | None:
+        """What to submit; None if there is nothing to do: an idle firing, or weights that are already there."""
+        kind = firing.instruction.kind
+        if kind is InstructionKind.SEND_WEIGHTS:
+            version = self._edge(firing).send(firing.step, idle=firing.idle)
+            return None if firing.idle else Work(firing, version=version)
+        if kind is InstructionKind.RECEIVE_WEIGHTS:
+            version = self._edge(firing).receive()
+            held = firing.idle or version == self._edge(firing).held
+            return None if held else Work(firing, version=version)
+        if firing.idle:
+            return None
+        if kind is InstructionKind.RUN:
+            return self._run(firing)
+        return Work(firing, folder=save_to if kind is InstructionKind.SAVE else None)
+
+    def republish(self) -> tuple[Work, ...]:
+        """After a restore: each weights edge sends the restored weights once more, as the version they count as."""
+        return tuple(
+            Work(Firing(instruction=instruction, step=0), version=self.edges[edge].published.now)
+            for edge, instruction in self._senders.items()
+            if self.edges[edge].published.now
+        )
+
+    def completed(self, completion: Completion) -> Trained | None:
+        """Take note of a completion without error; for an update, what it trained on."""
+        firing = completion.work.firing
+        if firing.instruction.kind is InstructionKind.RECEIVE_WEIGHTS:
+            self._edge(firing).held = completion.work.version
+        if firing.instruction.kind is not InstructionKind.RUN or firing.instruction.op is None:
+            return None
+        op = self._graph.op(firing.instruction.op)
+        self._advance(op, completion)
+        self.records.add(firing, completion.parts)
+        self.records.done(firing)
+        return self._trained.pop((firing.instruction.id, firing.step), None)
+
+    def step_done(self, step: int) -> None:
+        self.records.step_done(step)
+        for table in (self._made_with, self._first_version):
+            for key in [key for key in table if key[1] <= step]:
+                del table[key]
+
+    def made_with(self, op: Op, step: int) -> int | None:
+        """The weight version behind the samples that `op` reads or makes; None on rows of a data set."""
+        space = self.records.space(op)
+        return None if space is None else self._made_with.get((space, step))
+
+    def versions_at_end(self, step: int) -> dict[str, int]:
+        return {id: edge.at_end(step) for id, edge in self.edges.items()}
+
+    def _run(self, firing: Firing) -> Work:
+        instruction = firing.instruction
+        if instruction.op is None:
+            raise InternalError(f"`{instruction.id}` runs no op")
+        op = self._graph.op(instruction.op)
+        if self._graph.role(op.role).kind is Kind.DATA:
+            return self._rows(firing, op)
+        inputs = self.records.inputs(op, firing.step)
+        whole = instruction.rows == Rows()
+        prompts = None if whole else prompts_of(instruction.rows, self.records.prompt_ids(op, firing.step))
+        ids, prompt_ids, tokens = rows_to_take(inputs, prompts)
+        if op.method == "generate":
+            self._made_with[op.id, firing.step] = self._held(op.role)
+        if isinstance(op.params, UpdateParams):
+            self._trained[instruction.id, firing.step] = self._training(op, firing.step, (ids, prompt_ids, tokens))
+        layout = self._layouts.get(op.role, Layout())
+        return Work(firing, inputs=inputs, rank_ids=ids_by_rank(op, layout, ids, prompt_ids, tokens))
+
+    def _rows(self, firing: Firing, op: Op) -> Work:
+        """Rows of a data set: the next ones in training, the whole set from its start in validation."""
+        assert isinstance(op.params, DataParams)
+        count = op.params.prompts
+        start = 0 if count is None else self.cursors.start(op.id)
+        return Work(firing, prompt_start=start, prompt_count=count)
+
+    def _advance(self, op: Op, completion: Completion) -> None:
+        count = completion.work.prompt_count
+        if self._graph.role(op.role).kind is not Kind.DATA or count is None:
+            return
+        given = [int(part.ids[-1]) + 1 for part in completion.parts if len(part.ids)]
+        self.cursors.advance(op.id, completion.work.firing.step, max([completion.work.prompt_start + count, *given]))
+
+    def _training(self, op: Op, step: int, rows: tuple[IntArray, IntArray, IntArray]) -> Trained:
+        version = self._first_version.setdefault((op.role, step), self._published(op.role))
+        data = self.records.data_of(op).id
+        return Trained(op.id, data, step, *rows, made_with=self.made_with(op, step), version=version)
+
+    def _published(self, role: str) -> int:
+        return max((self.edges[e].published.now for e, i in self._senders.items() if i.role == role), default=0)
+
+    def _held(self, role: str) -> int:
+        return max((self.edges[e].held for e, i in self._receivers.items() if i.role == role), default=0)
+
+    def _edge(self, firing: Firing) -> WeightEdge:
+        edge = firing.instruction.edge
+        if edge is None or edge not in self.edges:
+            raise InternalError(f"`{firing.instruction.id}` has no weights edge")
+        return self.edges[edge]
+
+
+def _by_edge(program: Program, kind: InstructionKind) -> dict[str, Instruction]:
+    return {i.edge: i for i in program.instructions if i.kind is kind and i.edge is not None}
