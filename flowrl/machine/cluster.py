@@ -17,6 +17,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """To the other devices of its node, one direction."""
     source: str
     is_cpu: bool = False
+    host_bytes_per_second: float = 32e9
+    """To the memory of its host, one direction."""
 
 
 class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):

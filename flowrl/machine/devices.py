@@ -1,0 +1,69 @@
+"""The device catalogue: catalogue/devices.toml as values. Knows no cluster of the user's."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from flowrl.machine.cluster import Device, NodeGroup
+
+MIB = 2**20
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCard:
+    """A device with its usual node, and where each figure comes from."""
+
+    device: Device
+    node_devices: int
+    node_memory_bytes: int
+    network_bytes_per_second: float
+    sources: Mapping[str, str]
+
+
+def node_group(card: DeviceCard, name: str, nodes: int, devices_per_node: int) -> NodeGroup:
+    """`nodes` nodes of `devices_per_node` devices each; host memory and network are those of the usual node."""
+    return NodeGroup(
+        name=name,
+        device=card.device,
+        nodes=nodes,
+        devices_per_node=devices_per_node,
+        host_memory_bytes=card.node_memory_bytes,
+        network_bytes_per_second=card.network_bytes_per_second,
+    )
+
+
+def _read_catalogue() -> dict[str, DeviceCard]:
+    text = files("flowrl.machine").joinpath("catalogue/devices.toml").read_text(encoding="utf-8")
+    return {name: _card(name, entry) for name, entry in tomllib.loads(text).items()}
+
+
+def _card(name: str, entry: dict[str, Any]) -> DeviceCard:
+    sources: dict[str, str] = entry["sources"]
+    device = Device(
+        name=name,
+        memory_bytes=entry["memory_mib"] * MIB,
+        bf16_flops_per_second=entry["bf16_tflops"] * 1e12,
+        memory_bytes_per_second=entry["memory_gbps"] * 1e9,
+        link_bytes_per_second=entry["link_gbps"] * 1e9,
+        host_bytes_per_second=entry["host_gbps"] * 1e9,
+        source=f"catalogue: {sources['bf16_tflops']}",
+        is_cpu=name == "cpu",
+    )
+    return DeviceCard(
+        device=device,
+        node_devices=entry["node_devices"],
+        node_memory_bytes=entry["node_memory_gib"] * GIB,
+        network_bytes_per_second=entry["network_gbps"] * 1e9,
+        sources=sources,
+    )
+
+
+DEVICE_CARDS: Mapping[str, DeviceCard] = _read_catalogue()
+"""By name: `H100-80G`, …, `cpu`."""
+
+DEVICES: Mapping[str, Device] = {name: card.device for name, card in DEVICE_CARDS.items()}

@@ -1,0 +1,65 @@
+"""Clusters written short: `16xH100-80G`, `4x8xH20`, `3xcpu`, `local`. Takes the text, gives a Cluster.
+
+`NxD` is N devices in usual nodes (8 to a node for the catalogue's GPUs): N up to a node's size is one node of N,
+above it N must fill whole nodes, because which devices share a node decides what fits and how fast it is. `AxBxD` is
+A nodes of B devices and takes any B. `Nxcpu` is N slots of one CPU host.
+"""
+
+from __future__ import annotations
+
+import re
+
+from flowrl.diag.diagnostic import FlowError, Help, diagnose
+from flowrl.diag.near import near_names
+from flowrl.diag.span import Span
+from flowrl.machine.cluster import Cluster
+from flowrl.machine.devices import DEVICE_CARDS, DeviceCard, node_group
+from flowrl.machine.local import local_cluster
+
+_SHORTHAND = re.compile(r"(?:(?P<nodes>\d+)x)?(?P<count>\d+)x(?P<device>[A-Za-z][\w.-]*)")
+_LARGEST = 1_000_000
+
+
+def parse_cluster(text: str, span: Span | None = None) -> Cluster:
+    """The cluster that `text` names. `span` is where the user wrote it; None makes one for the flag `--cluster`.
+
+    Raises FlowError FR0510 (not a shorthand), FR0511 (unknown device), FR0512 (does not fill whole nodes).
+    """
+    span = span or Span("--cluster", 1, 1, 1, len(text) + 1)
+    text = text.strip()
+    if text == "local":
+        return local_cluster()
+    match = _SHORTHAND.fullmatch(text)
+    if match is None or not 0 < int(match["count"]) <= _LARGEST or not 0 < int(match["nodes"] or 1) <= _LARGEST:
+        raise FlowError(diagnose("FR0510", span, text=text))
+    count, name = int(match["count"]), match["device"]
+    card = device_card(name, span, text)
+    if match["nodes"] is not None:
+        nodes, per_node = int(match["nodes"]), count
+    else:
+        nodes, per_node = _usual_nodes(count, name, card, span)
+    return Cluster(name=text, groups=(node_group(card, "nodes", nodes, per_node),))
+
+
+def device_card(name: str, span: Span | None, written: str) -> DeviceCard:
+    """The catalogue's entry. Raises FlowError FR0511 with near names and the corrected `written`."""
+    if name in DEVICE_CARDS:
+        return DEVICE_CARDS[name]
+    near = near_names(name, list(DEVICE_CARDS))
+    helps = [Help(text="a device with a near name exists", span=span, replacement=written.replace(name, near[0]))]
+    known = ", ".join(DEVICE_CARDS)
+    raise FlowError(diagnose("FR0511", span, name=name, known=known, helps=helps if near else ()))
+
+
+def _usual_nodes(count: int, name: str, card: DeviceCard, span: Span) -> tuple[int, int]:
+    size = card.node_devices
+    if card.device.is_cpu or count <= size:
+        return 1, count
+    if count % size == 0:
+        return count // size, size
+    below, above = count // size * size, -(-count // size) * size
+    nearest = tuple(Help(text=f"{n // size} whole nodes", span=span, replacement=f"{n}x{name}") for n in (below, above))
+    other = Help(text="or say the nodes: NODESxDEVICESxNAME", span=span, replacement=f"1x{count}x{name}")
+    raise FlowError(
+        diagnose("FR0512", span, count=count, name=name, size=size, rest=count % size, helps=(*nearest, other))
+    )

@@ -1,0 +1,122 @@
+"""What each backend can do, as far as a plan must know: kinds of role, axes of a layout, dtypes, offload, memory terms.
+
+Data and pure checks; imports no backend. A test of each backend compares it with its traits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flowrl.machine.shape import ModelShape
+
+AXES = ("dp", "tp", "pp", "cp", "ep")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    backend: str
+    kinds: tuple[str, ...]
+    """Kinds of role that it runs: trainer, generator, scorer, reward."""
+    axes: tuple[str, ...]
+    """Axes of a layout that may be larger than 1."""
+    dtypes: tuple[str, ...]
+    offload: bool
+    """Whether a role can leave its GPUs while another works there. On a CPU nothing leaves: memory is one."""
+    memory_terms: tuple[str, ...]
+    """Ledger lines that its roles may have, in the order they are printed."""
+    source: str
+    """Where the facts come from."""
+
+
+TRAITS: Mapping[str, Traits] = {
+    traits.backend: traits
+    for traits in (
+        Traits(
+            backend="fsdp",
+            kinds=("trainer", "scorer", "reward"),
+            axes=("dp",),
+            dtypes=("float32", "bfloat16"),
+            offload=True,
+            memory_terms=(
+                "master weights",
+                "optimizer states",
+                "weights",
+                "gradients",
+                "root group",
+                "gathered layers",
+                "activations",
+                "layer work",
+                "logits",
+                "reduce-scatter input",
+            ),
+            source="torch.distributed.fsdp.fully_shard (FSDP2): parameters, gradients and states are sharded over dp",
+        ),
+        Traits(
+            backend="megatron",
+            kinds=("trainer", "scorer", "reward"),
+            axes=("dp", "tp", "pp"),
+            dtypes=("float32", "bfloat16"),
+            offload=True,
+            memory_terms=(
+                "weights",
+                "gradients",
+                "master weights",
+                "optimizer states",
+                "activations",
+                "layer work",
+                "logits",
+            ),
+            source="Megatron Core, distributed optimizer: states are sharded over dp, weights over tp and pp",
+        ),
+        Traits(
+            backend="hf",
+            kinds=("generator", "scorer", "reward"),
+            axes=("dp",),
+            dtypes=("float32", "bfloat16", "float16"),
+            offload=True,
+            memory_terms=("weights", "KV cache", "layer work", "logits"),
+            source="transformers: each rank holds the whole model",
+        ),
+        Traits(
+            backend="vllm",
+            kinds=("generator", "scorer", "reward"),
+            axes=("dp", "tp"),
+            dtypes=("float32", "bfloat16", "float16"),
+            offload=True,
+            memory_terms=("weights", "KV cache", "engine workspace"),
+            source="vLLM: tensor parallel within an engine, one engine per dp rank; sleep and wake free the device",
+        ),
+    )
+}
+
+
+def illegal_axis(traits: Traits, sizes: Mapping[str, int]) -> str | None:
+    """The first axis larger than 1 that the backend does not have; None if all are legal."""
+    return next((axis for axis in AXES if sizes.get(axis, 1) > 1 and axis not in traits.axes), None)
+
+
+def layout_fault(traits: Traits, shape: ModelShape, tp: int, pp: int) -> str | None:
+    """Why a model cannot be cut so, with the arithmetic; None if it can.
+
+    tp cuts attention by heads and the feed-forward by columns, so it divides both. vLLM lets tp exceed the key-value
+    heads if it is a multiple of them (it replicates them); Megatron Core wants tp to divide them. pp cuts layers.
+    """
+    if shape.heads % tp:
+        return f"tp {tp} does not divide the {shape.heads} attention heads: {shape.heads % tp} left over"
+    if shape.ffn % tp:
+        return f"tp {tp} does not divide the feed-forward width {shape.ffn:,}: {shape.ffn % tp} left over"
+    replicated = traits.backend == "vllm" and tp % shape.kv_heads == 0
+    if shape.kv_heads % tp and not replicated:
+        return f"tp {tp} does not divide the {shape.kv_heads} key-value heads"
+    if shape.layers % pp:
+        return f"pp {pp} does not divide the {shape.layers} layers: {shape.layers % pp} left over"
+    return None
+
+
+def legal_tp(traits: Traits, shape: ModelShape, devices: int, devices_per_node: int) -> tuple[int, ...]:
+    """Sizes of tp from 1 up that divide the devices, stay within a node and can cut the model."""
+    if "tp" not in traits.axes:
+        return (1,)
+    sizes = (tp for tp in range(1, min(devices, devices_per_node) + 1) if devices % tp == 0)
+    return tuple(tp for tp in sizes if layout_fault(traits, shape, tp, 1) is None)
