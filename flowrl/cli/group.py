@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import click
 
-from flowrl.cli.voice import DEFAULT_WIDTH, INTERRUPTED, USAGE, Voice, worst
+from flowrl.cli.voice import INTERRUPTED, USAGE, Voice, natural_width, worst
 from flowrl.diag.diagnostic import FlowError
 
 
@@ -29,7 +29,7 @@ def voice_of(context: click.Context) -> Voice:
     parameters = context.params
     return Voice(
         format=str(parameters.get("format") or "text"),
-        width=int(parameters.get("width") or DEFAULT_WIDTH),
+        width=int(parameters.get("width") or natural_width(sys.stdout)),
         texts=flag_texts(parameters),
     )
 

@@ -14,7 +14,7 @@ import click
 
 from flowrl import __version__
 from flowrl.cli.group import FlowGroup, UnknownName, run_group, voice_of
-from flowrl.cli.options import RunAtStep, cluster_option, launcher_option, output_options, runs_option, sets_option
+from flowrl.cli.options import cluster_option, launcher_option, output_options, run_at_step, runs_option, sets_option
 from flowrl.cli.voice import as_json, count_line, has_color, is_ascii, worst
 from flowrl.diag.catalogue import CODES
 from flowrl.diag.pages import page
@@ -121,7 +121,7 @@ def resume(context: click.Context, run_folder: Path, launcher: str | None, **_: 
 
 
 @flowrl.command()
-@click.argument("checkpoint", metavar="RUN[@STEP]", type=RunAtStep())
+@click.argument("checkpoint", metavar="RUN[@STEP]", callback=run_at_step)
 @click.option(
     "-o", "--output", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder to write."
 )

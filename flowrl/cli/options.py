@@ -51,15 +51,11 @@ def runs_option(command: Command) -> Command:
     )(command)
 
 
-class RunAtStep(click.ParamType):
+def run_at_step(context: click.Context, parameter: click.Parameter, value: str) -> tuple[Path, int | None]:
     """`RUN` or `RUN@STEP`: a run's folder, and the step of one of its checkpoints."""
-
-    name = "run"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Path, int | None]:
-        folder, at, step = str(value).rpartition("@")
-        if not at:
-            return Path(step), None
-        if not step.isdecimal():
-            self.fail(f"`{step}` after @ is not a step number", param, ctx)
-        return Path(folder), int(step)
+    folder, at, step = value.rpartition("@")
+    if not at:
+        return Path(value), None
+    if not step.isdecimal():
+        raise click.BadParameter(f"`{step}` after @ is not a step number", context, parameter)
+    return Path(folder), int(step)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 import traceback
@@ -21,7 +22,10 @@ from flowrl.diag.diagnostic import Diagnostic, Help, Severity, diagnose
 
 USAGE = 2
 INTERRUPTED = 130
-DEFAULT_WIDTH = 100
+PLAIN_WIDTH = 100
+"""Columns where no terminal says how many it has."""
+WIDEST = 120
+NARROWEST = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class Voice:
     """What one call of a command was told about its output. `texts` are sources that no file holds, such as flags."""
 
     format: str = "text"
-    width: int = DEFAULT_WIDTH
+    width: int = PLAIN_WIDTH
     texts: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
@@ -63,7 +67,7 @@ class Voice:
         if self.json:
             text = render_json(diagnostics)
         else:
-            text = render_text(diagnostics, self.read_source, color=has_color(out), width=self.width)
+            text = render_text(diagnostics, self.read_source, has_color(out), self.width, is_ascii(out))
         click.echo(text, file=out, nl=not text.endswith("\n"), color=True)
 
     def internal(self, error: BaseException) -> int:
@@ -78,6 +82,13 @@ class Voice:
 def has_color(stream: TextIO) -> bool:
     """Whether to colour what goes to `stream`: a terminal, and no NO_COLOR (no-color.org: any value but empty)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def natural_width(stream: TextIO) -> int:
+    """Columns of the terminal behind `stream`, within reason; 100 where there is none."""
+    if not stream.isatty():
+        return PLAIN_WIDTH
+    return max(NARROWEST, min(WIDEST, shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns))
 
 
 def is_ascii(stream: TextIO) -> bool:

@@ -1,0 +1,61 @@
+"""Usage errors, help and exit codes: what needs no flow."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from flowrl.cli.main import main
+from flowrl.diag.catalogue import CODES
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as left:
+        main(list(arguments))
+    code = left.value.code
+    assert isinstance(code, int)
+    return code
+
+
+def test_bare_call_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call() == 0
+    assert "Usage: flowrl" in capsys.readouterr().out
+
+
+def test_help_lists_commands_in_the_order_of_a_flows_life(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("--help") == 0
+    lines = capsys.readouterr().out.partition("Commands:")[2].split("\n")
+    names = [line.split()[0] for line in lines if line.strip()]
+    assert names == ["check", "plan", "run", "resume", "export", "expand", "explain", "schema"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "help_line"),
+    [
+        (["plna"], "no command `plna`", "a command with a near name exists: plan"),
+        (["zzz"], "no command `zzz`", "the commands are check, plan"),
+        (["plan", "--clutser", "x", "f.yaml"], "no option `--clutser`", "an option with a near name exists: --cluster"),
+        (["plan"], "missing argument `FILE`", "flowrl plan --help"),
+        (["plan", "f.yaml", "--width", "7"], "7 is not in the range", "flowrl plan --help"),
+        (["export", "run@x", "-o", "out"], "`x` after @ is not a step number", "flowrl export --help"),
+        (["explain", "FR990"], "no code `FR990`", "a code with a near name exists: FR9901"),
+    ],
+)
+def test_usage_errors(arguments: list[str], message: str, help_line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(*arguments) == 2
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert printed.err.startswith("error: ")
+    assert message in printed.err
+    assert help_line in printed.err
+    assert "?" not in printed.err, "facts, not questions"
+
+
+@pytest.mark.parametrize("code", ["FR9901"])
+def test_explain_prints_the_page(code: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("explain", code) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"# {code}: {CODES[code].headline}\n")
+    assert call("explain", code, "--format", "json") == 0
+    assert json.loads(capsys.readouterr().out) == {"code": code, "page": text}
