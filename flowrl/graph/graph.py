@@ -105,6 +105,8 @@ class Op(msgspec.Struct, frozen=True, kw_only=True):
     derived: bool = False
     """Added by a pass (insert_log_probs), not written by the user."""
     span: Span | None = None
+    spans: dict[str, Span] = {}
+    """Where its parameters stand, by key, as far as they are written."""
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,12 +140,15 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_prompt: int = 1
     updates: int = 1
     epochs: int = 1
+    spans: dict[str, Span] = {}
+    """Where its keys stand, as far as they are written."""
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     max_lag: int = 0
     partial_rollout: bool = False
     when_stale: str = "wait"
+    spans: dict[str, Span] = {}
 
 
 class Removal(msgspec.Struct, frozen=True, kw_only=True):

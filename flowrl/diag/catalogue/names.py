@@ -2,4 +2,146 @@
 
 from flowrl.diag.catalogue.code import Code
 
-CODES: tuple[Code, ...] = ()
+CODES: tuple[Code, ...] = (
+    Code(
+        id="FR0201",
+        headline="unknown role",
+        label="no role is named `{name}`",
+        help="declare it under `roles:`, or name one of: {known}",
+    ),
+    Code(
+        id="FR0202",
+        headline="unknown op",
+        label="{owner} has no op `{name}`",
+        help="name one of its ops: {known}",
+    ),
+    Code(
+        id="FR0203",
+        headline="unknown model",
+        label="no model is named `{name}`",
+        help="declare it under `models:`, or name one of: {known}",
+    ),
+    Code(
+        id="FR0204",
+        headline="unknown data set",
+        label="no data set is named `{name}`",
+        help="declare it under `data:`, or name one of: {known}",
+    ),
+    Code(
+        id="FR0205",
+        headline="name already taken",
+        label="`{name}` {taken}",
+        help="use another name",
+    ),
+    Code(
+        id="FR0206",
+        headline="missing field",
+        label="`{op}` reads `{field}`, and nothing upstream makes it",
+        why="an op reads only what the ops upstream of it made",
+        help="{fix}",
+    ),
+    Code(
+        id="FR0207",
+        headline="two producers of one field",
+        label="`{op}` reads `{field}` from {producers}",
+        why="none of them lies upstream of another, so none hides another",
+        help="choose one on the reading role: `inputs: {{{slot}: {choice}}}`",
+    ),
+    Code(
+        id="FR0208",
+        headline="field too fine for its reader",
+        label="`{op}` reads `{slot}` per {want}; `{producer}` makes `{field}` per {have}",
+        why="a coarse field is repeated for a finer reader; a fine one cannot be made coarse without a rule",
+        help="read a field per {want} or coarser",
+    ),
+    Code(
+        id="FR0209",
+        headline="field of another type",
+        label="`{op}` reads `{slot}` as {want}; `{producer}` makes `{field}` as {have}",
+        help="choose a column of type {want}: `inputs: {{{slot}: role.field}}`",
+    ),
+    Code(
+        id="FR0210",
+        headline="function file not found",
+        label="no file `{file}`",
+        why="paths are relative to the flow's folder, `{folder}`",
+        help="make the file, or correct the path",
+    ),
+    Code(
+        id="FR0211",
+        headline="function not found",
+        label="`{file}` has no function `{name}`",
+        why="the file is read without being run; only a function defined at its top level is seen",
+        help="name one of: {known}",
+    ),
+    Code(
+        id="FR0212",
+        headline="function file does not parse",
+        label="`{file}` line {line}: {problem}",
+        help="correct the file",
+    ),
+    Code(
+        id="FR0213",
+        headline="parameters of a function cannot be read",
+        label="`{file}:{name}` {problem}",
+        why="its parameter names are the fields it reads",
+        help="define it as `def {name}(response, …)` with a name for each field",
+    ),
+    Code(
+        id="FR0214",
+        headline="arguments do not fit the function",
+        label="`{name}` {problem}",
+        why="`{signature}`",
+        help="give `args:` for the function's parameters only",
+    ),
+    Code(
+        id="FR0215",
+        headline="unknown loss",
+        label="no loss is named `{name}`",
+        help="name one of: {known}",
+    ),
+    Code(
+        id="FR0216",
+        headline="unknown estimator",
+        label="no estimator is named `{name}`",
+        help="name one of: {known}",
+    ),
+    Code(
+        id="FR0217",
+        headline="parameter of another estimator",
+        label="estimator `{estimator}` has no `{key}`",
+        help="its own parameters are: {known}",
+    ),
+    Code(
+        id="FR0218",
+        headline="model of another head",
+        label="{reader} needs a model with `head: {want}`; `{model}` has `head: {have}`",
+        help="use a model with that head: `models: {{NAME: {{source: …, head: {want}}}}}`",
+    ),
+    Code(
+        id="FR0219",
+        headline="unknown column",
+        label="{problem}",
+        why="a column is named `role.field`, `role@label.field` or `data.NAME.field`",
+        help="{fix}",
+    ),
+    Code(
+        id="FR0220",
+        headline="unknown input",
+        label="`{role}` reads no `{name}`",
+        help="it reads: {known}",
+    ),
+    Code(
+        id="FR0221",
+        headline="edge with a repeated end",
+        label="`{name}` stands twice on one side of the edge",
+        help="name it once",
+    ),
+    Code(
+        id="FR0222",
+        headline="call without an edge",
+        label="no edge names `{op}`",
+        why="these parameters belong to a call that nothing makes",
+        help="draw an edge to it, or delete the block",
+    ),
+)

@@ -1,0 +1,173 @@
+"""Binding: from an input's name to the one op that fills it (LANGUAGE.md, "Binding"). Takes a graph, its records and an
+input, gives the bound input or what is wrong with it. Changes no graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
+from flowrl.diag.near import near_names
+from flowrl.graph.graph import Graph, Input, Kind, Op
+from flowrl.graph.records import Records
+from flowrl.graph.signatures import FIELDS, makers
+from flowrl.graph.types import Field, dtypes_agree
+
+
+def bind(graph: Graph, records: Records, op: Op, input: Input) -> Input | Diagnostic | None:
+    """The input with its source; a diagnostic; or None for an optional input that nothing upstream makes."""
+    find = _found if input.chosen is None else _chosen
+    source = find(graph, records, op, input)
+    if not isinstance(source, Op):
+        return source
+    return _typed(op, replace(input, source=source.id), source)
+
+
+def space(graph: Graph, records: Records, id: str) -> frozenset[str]:
+    """The calls of generate whose samples the rows of op `id` belong to; empty for prompt rows."""
+    calls = {op.id for op in graph.ops if op.method == "generate"}
+    return frozenset(calls & (records.ancestors[id] | {id}))
+
+
+def column(op: Op, name: str) -> Field | None:
+    return next((field for field in op.outputs if field.name == name), None)
+
+
+def _found(graph: Graph, records: Records, op: Op, input: Input) -> Op | Diagnostic | None:
+    producers = sorted(records.scope[op.id].get(input.field, frozenset()))
+    if len(producers) == 1:
+        return graph.op(producers[0])
+    if producers:
+        return _ambiguous(graph, records, op, input, producers)
+    return None if input.optional else missing(graph, records, op, input.field)
+
+
+def _chosen(graph: Graph, records: Records, op: Op, input: Input) -> Op | Diagnostic:
+    """What `inputs:` names: in the record, or in the sample space of another call (one row for each prompt)."""
+    candidates = _owned(graph, op, input)
+    producers = [candidate for candidate in candidates if column(candidate, input.field) is not None]
+    if not producers:
+        return _no_column(op, input, candidates)
+    producer = producers[0]
+    own, other = space(graph, records, op.id), space(graph, records, producer.id)
+    crosses = bool(own) and bool(other) and own.isdisjoint(other)
+    if producer.id in records.ancestors[op.id] or crosses:
+        return producer
+    return missing(graph, records, op, input.field)
+
+
+def _owned(graph: Graph, op: Op, input: Input) -> list[Op]:
+    """Ops of the named role and label. Without a label: those with the reader's own label, else those without one."""
+    owner = input.chosen or ""
+    role, _, label = owner.partition("@")
+    named = [o for o in graph.ops if o.role == role or o.id == owner]
+    if label:
+        return [o for o in named if o.label == label]
+    own = [o for o in named if o.label == op.label and o.id != op.id]
+    return own or [o for o in named if o.label is None]
+
+
+def _typed(op: Op, input: Input, source: Op) -> Input | Diagnostic:
+    have = column(source, input.field)
+    assert have is not None
+    if have.unit.rank < input.unit.rank:
+        return _unfit("FR0208", op, input, source, str(input.unit), str(have.unit))
+    if not dtypes_agree(have.dtype, input.dtype):
+        return _unfit("FR0209", op, input, source, f"`{input.dtype}`", f"`{have.dtype}`")
+    return input
+
+
+def _unfit(code: str, op: Op, input: Input, source: Op, want: str, have: str) -> Diagnostic:
+    also = [Label(source.span, f"`{source.id}` makes it")] if source.span is not None else []
+    return diagnose(
+        code,
+        input.span or op.span,
+        also=also,
+        op=op.id,
+        slot=input.slot,
+        producer=source.id,
+        field=input.field,
+        want=want,
+        have=have,
+    )
+
+
+def missing(graph: Graph, records: Records, op: Op, field: str) -> Diagnostic:
+    """FR0206, with the edge to draw, the op that makes such a field, or the column to keep."""
+    here = [o for o in graph.ops if o.id != op.id and column(o, field) is not None]
+    same_call = [o for o in here if o.label == op.label] or here
+    also = [Label(o.span, f"`{o.id}` makes it") for o in same_call if o.span is not None][:1]
+    fix = _fix(graph, records, op, field, same_call)
+    return diagnose("FR0206", op.span, also=also, op=op.id, field=field, fix=fix)
+
+
+def _fix(graph: Graph, records: Records, op: Op, field: str, here: Sequence[Op]) -> str:
+    if here:
+        return f"`{here[0].id}` makes it: draw the edge `- {here[0].id} -> {op.id}`"
+    known = makers(field)
+    if known:
+        ops = " or ".join(f"`{s.method}` of {_article(s.kind)}" for s in known)
+        return f"it is made by {ops}: draw an edge from there"
+    if field in FIELDS:
+        return f"no op here makes `{field}`: choose a column for it with `inputs: {{{field}: role.field}}`"
+    near = near_names(field, records.scope[op.id])
+    if near:
+        return f"a field with a near name is in scope: `{near[0]}`"
+    data = [o.id for o in graph.ops if _is_data(graph, o) and o.id in records.ancestors[op.id]]
+    if data:
+        return f"keep the column: `{data[0]}: {{keep: [{field}]}}`"
+    return "draw an edge from the op that makes it"
+
+
+def _is_data(graph: Graph, op: Op) -> bool:
+    return graph.role(op.role).kind is Kind.DATA
+
+
+def _article(kind: Kind) -> str:
+    return f"an {kind}" if kind in (Kind.ESTIMATOR, Kind.ENV) else f"a {kind}"
+
+
+def _ambiguous(graph: Graph, records: Records, op: Op, input: Input, producers: Sequence[str]) -> Diagnostic:
+    labels = [label for p in producers for label in _arrivals(graph, records, op, input.field, p)]
+    owners = [_owner(graph.op(p)) for p in producers]
+    return diagnose(
+        "FR0207",
+        labels[0].span if labels else op.span,
+        also=labels[1:],
+        op=op.id,
+        field=input.field,
+        slot=input.slot,
+        producers=" and ".join(f"`{p}`" for p in producers),
+        choice=f"{owners[0]}.{input.field}",
+    )
+
+
+def _owner(op: Op) -> str:
+    """How `inputs:` names the op."""
+    base = f"data.{op.method}" if op.role == "data" else op.role
+    return base if op.label is None else f"{base}@{op.label}"
+
+
+def _arrivals(graph: Graph, records: Records, op: Op, field: str, producer: str) -> list[Label]:
+    """The last edge on which this producer's field comes, else the producer itself."""
+    ids = set(records.origin(producer, field, op.id))
+    last = [e for e in graph.declared if e.id in ids and op.id in (e.target, e.source) and e.span is not None]
+    if last and last[0].span is not None:
+        return [Label(last[0].span, f"`{producer}` comes along `{last[0].id}`")]
+    span = graph.op(producer).span
+    return [] if span is None else [Label(span, f"`{producer}`")]
+
+
+def _no_column(op: Op, input: Input, candidates: Iterable[Op]) -> Diagnostic:
+    columns = sorted({field.name for o in candidates for field in o.outputs})
+    owner = input.chosen or ""
+    if not columns:
+        problem = f"no op of `{owner}` is in the flow"
+        return diagnose("FR0219", input.span or op.span, problem=problem, fix="draw an edge to it first")
+    near = near_names(input.field, columns)
+    helps = [Help(text=f"a column with a near name exists: `{owner}.{near[0]}`")] if near else []
+    fix = f"`{owner}` makes: {', '.join(columns)}"
+    return diagnose(
+        "FR0219", input.span or op.span, helps=helps, problem=f"`{owner}` makes no `{input.field}`", fix=fix
+    )

@@ -1,0 +1,75 @@
+"""infer_types: bind every input to one producer and lower declared edges to direct ones."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from flowrl.compiler.binding import bind
+from flowrl.compiler.edges import data_edges, state_edges
+from flowrl.diag.diagnostic import Diagnostic, FlowError
+from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Op
+from flowrl.graph.params import ForwardParams, GenerateParams, UpdateParams
+from flowrl.graph.records import Records, records
+
+DEFERRED = "old_log_probs"
+"""Left to insert_log_probs, which knows whether the rollout's will do; a choice by `inputs:` stands."""
+
+
+def infer_types(graph: Graph) -> Graph:
+    """Bind inputs by the rules of records, add read-before-write edges, let temperature follow the tokens.
+
+    before: generate -> score -> estimate -> update            (declared; update reads tokens, advantages)
+    after:  generate -> update [tokens]  origin: all three edges
+            estimate -> update [advantages]  origin: estimate -> update
+
+    Requires: acyclic declared edges. Ensures: every input but `old_log_probs` has one source of a unit and type that
+    fit; every lowered data edge names its declared ones; state edges stand; trainable roles are marked.
+    """
+    found = records(graph.ops, graph.roles, graph.declared)
+    problems: list[Diagnostic] = []
+    ops = tuple(_bound(graph, found, op, problems) for op in graph.ops)
+    if problems:
+        raise FlowError(problems)
+    ops = _with_temperature(ops)
+    updates = [op for op in ops if op.method == "update"]
+    trainable = {op.role for op in updates}
+    edges = (
+        *(edge for op in ops for edge in data_edges(op, found)),
+        *_interactions(graph),
+        *state_edges(updates, ops),
+    )
+    roles = tuple(replace(role, trainable=role.name in trainable) for role in graph.roles)
+    return replace(graph, ops=ops, edges=edges, roles=roles)
+
+
+def _bound(graph: Graph, found: Records, op: Op, problems: list[Diagnostic]) -> Op:
+    inputs: list[Input] = []
+    for input in op.inputs:
+        if input.slot == DEFERRED and input.chosen is None:
+            inputs.append(input)
+            continue
+        result = bind(graph, found, op, input)
+        if isinstance(result, Diagnostic):
+            problems.append(result)
+        elif result is not None:
+            inputs.append(result)
+    return replace(op, inputs=tuple(inputs))
+
+
+def _interactions(graph: Graph) -> tuple[Edge, ...]:
+    return tuple(replace(e, origin=(e.id,)) for e in graph.declared if e.kind is EdgeKind.INTERACTION)
+
+
+def _with_temperature(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+    """Log-probs are of the distribution that was sampled from; greedy calls (temperature 0) count as 1."""
+    sampled = {op.id: op.params.temperature or 1.0 for op in ops if isinstance(op.params, GenerateParams)}
+    return tuple(_tempered(op, sampled) for op in ops)
+
+
+def _tempered(op: Op, sampled: dict[str, float]) -> Op:
+    if not isinstance(op.params, ForwardParams | UpdateParams):
+        return op
+    source = next((i.source for i in op.inputs if i.slot in ("tokens", "latents")), None)
+    if source is None or source not in sampled:
+        return op
+    return replace(op, params=replace(op.params, temperature=sampled[source]))
