@@ -6,7 +6,7 @@ import msgspec
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True):
-    """One kind of device. Rates are peak figures with their source; what is achievable is a factor of the cost model."""
+    """One kind of device. Rates are peak figures with their source; what is achievable is for the cost model."""
 
     name: str
     """`H100-80G`, …, or `cpu`: one slot of a CPU host."""

@@ -238,7 +238,8 @@ def card_entries() -> list[dict[str, Any]]:
 def _card(name: str, entry: dict[str, Any]) -> ModelShape:
     numbers = {key: value for key, value in entry.items() if key not in _CARD_ONLY}
     numbers.setdefault("head_dim", numbers["hidden"] // numbers["heads"])
-    return ModelShape(name=name, origin=f"card {name}", **{**ARCHITECTURES[numbers["architecture"]], **numbers})
+    fixed: dict[str, Any] = {**ARCHITECTURES[numbers["architecture"]], **numbers}
+    return ModelShape(name=name, origin=f"card {name}", **fixed)
 
 
 CARDS: Mapping[str, ModelShape] = _read_cards()
