@@ -162,4 +162,11 @@ CODES: tuple[Code, ...] = (
         label="{folder}: {reason}",
         help="resume with the model that the checkpoint was made of",
     ),
+    Code(
+        id="FR0832",
+        headline="prompt leaves no room for a response",
+        label="a prompt has {tokens} tokens, and `max_context_tokens` is {max_tokens}",
+        help="raise `max_context_tokens`, or lower `max_prompt_tokens` of the data",
+        exit_code=5,
+    ),
 )

@@ -1,0 +1,183 @@
+"""The generator `hf`: transformers in this process. Made for small models, for CPUs and as the yardstick of others.
+
+Takes prompt rows, gives sample rows (LANGUAGE.md, generate). What a sample becomes depends on the weights, its prompt
+and its own uniforms (seeds.py), never on the rows beside it, beyond float rounding. Weights enter in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as hf_logging
+
+from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, IntArray, Ragged
+from flowrl.backends.contract import Bytes, Call, RankSetup, Result, TensorSpec
+from flowrl.backends.generators.decode import Ends, Ids, Responses, decode
+from flowrl.backends.generators.sampling import Sampling
+from flowrl.backends.models import torch_dtype
+from flowrl.backends.seeds import uniform_rows
+from flowrl.backends.text import Codec
+from flowrl.backends.weights import read_into
+from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
+from flowrl.diag.span import Span
+from flowrl.graph.params import GenerateParams
+
+STOP, LENGTH = 0, 1
+"""Values of `finish_reason`."""
+CACHE_BYTES = 2 * 2**30
+"""Most bytes of KV cache at once; prompts beyond it wait for the next round."""
+
+
+class HfGenerator:
+    """One rank. Ranks share nothing: each generates its own rows."""
+
+    def __init__(self, setup: RankSetup) -> None:
+        if setup.model is None or setup.model_folder is None:
+            raise InternalError(f"role `{setup.role.name}` has no model")
+        hf_logging.disable_progress_bar()
+        self._setup = setup
+        self._codec = Codec(setup.model_folder)
+        self._model: Any = AutoModelForCausalLM.from_pretrained(
+            str(setup.model_folder), dtype=torch_dtype(setup.model.dtype), attn_implementation="sdpa"
+        )
+        self._model.to(setup.device).eval().requires_grad_(False)
+        self._version = 0
+
+    def call(self, call: Call, batch: Batch) -> Result:
+        """generate: prompt rows × `samples_per_prompt` → sample rows."""
+        torch.set_num_threads(self._setup.threads)
+        params = call.op.params
+        if call.op.method != "generate" or not isinstance(params, GenerateParams):
+            raise InternalError(f"a generator has no op {call.op.method}")
+        if "images" in batch.columns:
+            raise FlowError(diagnose("FR0801", call.op.span, what="`images` of generator `hf`", known="text prompts"))
+        prompts = self._codec.encode_prompts(
+            batch.objects("prompt"),
+            batch.prompt_ids,
+            max_tokens=call.max_prompt_tokens,
+            on_long=call.on_long,
+            span=call.op.span,
+        )
+        ids = sample_ids(batch, call.samples_per_prompt)
+        samples: list[_Sample] = []
+        for part in self._parts(prompts, params, call.samples_per_prompt):
+            own = ids[part.start * call.samples_per_prompt : part.stop * call.samples_per_prompt]
+            samples += self._round(call, params, prompts[part], own)
+        return self._result(ids, np.repeat(batch.prompt_ids, call.samples_per_prompt), samples)
+
+    def read_weights(self, manifest: Sequence[TensorSpec], buffer: Bytes, version: int) -> None:
+        """Nothing runs between calls and no cache outlives one, so there is nothing to pause or to reset."""
+        read_into(dict(self._model.named_parameters()), manifest, buffer)
+        self._version = version
+
+    def load(self) -> None:
+        self._model.to(self._setup.device)
+
+    def offload(self) -> None:
+        self._model.to("cpu")
+
+    def close(self) -> None:
+        self._model = None
+
+    def _parts(self, prompts: Sequence[Ids], params: GenerateParams, samples: int) -> Iterator[slice]:
+        """Prompts whose caches fit together."""
+        config = self._model.config.get_text_config()
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        token_bytes = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * self._model.dtype.itemsize
+        longest = max((len(prompt) for prompt in prompts), default=0) + params.max_response_tokens
+        size = max(1, CACHE_BYTES // (token_bytes * longest * samples))
+        for start in range(0, len(prompts), size):
+            yield slice(start, min(start + size, len(prompts)))
+
+    def _round(self, call: Call, params: GenerateParams, prompts: Sequence[Ids], ids: IntArray) -> list[_Sample]:
+        samples = len(ids) // len(prompts)
+        limits = np.repeat([_limit(params, len(prompt), call.op.span) for prompt in prompts], samples)
+        responses = decode(
+            self._model,
+            prompts,
+            limits,
+            uniform_rows(call.seed, call.op.id, ids, int(limits.max())),
+            Sampling(params.temperature, params.top_p, params.top_k),
+            self._ends(params.stop),
+        )
+        return [_Sample.cut(prompts[row // samples], responses, row) for row in range(len(ids))]
+
+    def _ends(self, stop: Sequence[str]) -> Ends:
+        """Rows end at the eos token, or when their text holds a stop string."""
+        # A token is one byte of text at least, so a stop string that has just been completed lies in so many tokens.
+        window = max((len(text.encode()) for text in stop), default=0)
+
+        def ends(tokens: Ids) -> npt.NDArray[np.bool_]:
+            ended = tokens[:, -1] == self._codec.eos_id
+            if not window:
+                return ended
+            texts = self._codec.decode_all(list(tokens[:, -window:]))
+            return ended | np.asarray([any(s in text for s in stop) for text in texts], dtype=np.bool_)
+
+        return ends
+
+    def _result(self, ids: IntArray, prompt_ids: IntArray, samples: Sequence[_Sample]) -> Result:
+        lengths = np.asarray([len(s.tokens) for s in samples], dtype=np.int64)
+        finish = np.asarray([s.finish_reason for s in samples], dtype=np.int8)
+        columns = {
+            "tokens": Ragged.of([s.tokens for s in samples], np.int32),
+            "loss_mask": Ragged.of([s.loss_mask for s in samples], np.bool_),
+            "rollout_log_probs": Ragged.of([s.log_probs for s in samples], np.float32),
+            "weight_version": Ragged(np.full(int(lengths.sum()), self._version, dtype=np.int32), lengths),
+            "response": tuple(self._codec.decode_all([s.tokens[s.loss_mask] for s in samples])),
+            "finish_reason": finish,
+        }
+        rows = len(samples)
+        mean_tokens = float(sum(int(s.loss_mask.sum()) for s in samples)) / max(rows, 1)
+        metrics = {
+            "response_tokens": (mean_tokens, float(rows)),
+            "truncated": (float((finish == LENGTH).sum()) / max(rows, 1), float(rows)),
+        }
+        return Result(Batch(ids, prompt_ids, columns), metrics)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """Prompt and response of one sample; all arrays have one length."""
+
+    tokens: Ids
+    loss_mask: npt.NDArray[np.bool_]
+    log_probs: npt.NDArray[np.float32]
+    finish_reason: int
+
+    @staticmethod
+    def cut(prompt: Ids, responses: Responses, row: int) -> _Sample:
+        length = int(responses.lengths[row])
+        mask = np.ones(len(prompt) + length, dtype=np.bool_)
+        mask[: len(prompt)] = False
+        log_probs = np.zeros(len(mask), dtype=np.float32)
+        log_probs[len(prompt) :] = responses.log_probs[row, :length]
+        tokens = np.concatenate([prompt, responses.tokens[row, :length]])
+        return _Sample(tokens, mask, log_probs, STOP if responses.ended[row] else LENGTH)
+
+
+def sample_ids(batch: Batch, samples: int) -> IntArray:
+    """Ids of the samples of prompt rows, `samples` each: int64 [rows x samples]. Rows that are samples already (an env
+    made their prompts) keep their ids."""
+    if samples == 1 and not np.array_equal(batch.ids, batch.prompt_ids):
+        return batch.ids
+    first = batch.prompt_ids << SAMPLE_ID_BITS
+    return (first[:, None] + np.arange(samples, dtype=np.int64)[None]).reshape(-1)
+
+
+def _limit(params: GenerateParams, prompt_tokens: int, span: Span | None) -> int:
+    """Most tokens of a response to a prompt of so many tokens."""
+    limits = [params.max_response_tokens]
+    if params.max_turn_tokens is not None:
+        limits.append(params.max_turn_tokens)
+    if params.max_context_tokens is not None:
+        limits.append(params.max_context_tokens - prompt_tokens)
+    if min(limits) < 1:
+        raise FlowError(diagnose("FR0832", span, tokens=prompt_tokens, max_tokens=params.max_context_tokens))
+    return min(limits)
