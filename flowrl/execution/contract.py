@@ -25,7 +25,8 @@ class ExecutorProtocol(Protocol):
     def done(self) -> bool: ...
 
     def ready(self) -> tuple[Firing, ...]:
-        """Firings that may start now, in a deterministic order. Starting takes their input tokens."""
+        """Firings that may start now, all of them together, in a deterministic order. Starting one takes its input
+        tokens, which may make room for another: a driver asks again until nothing is ready."""
         ...
 
     def start(self, firing: Firing) -> None: ...

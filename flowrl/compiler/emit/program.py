@@ -1,6 +1,6 @@
 """Graph and pools → Program: one instruction stream per pool, joined by channels.
 
-Takes a lowered Graph, the plan's pools and the stage's run; gives a Program that `flowrl.program.check` accepts. Knows
+Takes a lowered Graph, the plan's pools and the stage's run; gives a Program that `flowrl.program.check` has accepted. Knows
 no durations and no memory.
 """
 
@@ -17,6 +17,7 @@ from flowrl.compiler.emit.residency import with_residency
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import EdgeKind, Graph
 from flowrl.plan.plan import Pool, StageRun
+from flowrl.program.check import check
 from flowrl.program.program import Channel, Instruction, Program, Stream
 
 
@@ -31,7 +32,9 @@ def emit(graph: Graph, pools: Sequence[Pool], run: StageRun) -> Program:
     ordered = in_order(drafts(graph, pools, run), graph)
     streams = _streams(ordered, pools)
     channels = channels_between(graph, ordered)
-    return _joined(streams, (*channels, *join_apart(streams, channels)))
+    program = _joined(streams, (*channels, *join_apart(streams, channels)))
+    check(program)
+    return program
 
 
 def _require_lowered(graph: Graph) -> None:

@@ -1,0 +1,157 @@
+"""The estimate: what the simulated steady state says of step time, throughput and how busy each pool is.
+
+Takes a program with the modelled seconds of each instruction, and the graph for its batch sizes; gives the plan's
+Estimate, each derived figure with a ledger line.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from flowrl.execution.simulate import simulate
+from flowrl.execution.steady import Steady, is_plain, is_save, steady, with_work
+from flowrl.execution.trace import TraceSpan
+from flowrl.graph.graph import Graph
+from flowrl.graph.params import GenerateParams
+from flowrl.plan.plan import Estimate, LedgerLine, TimelineSpan
+from flowrl.program.program import Instruction, Program
+
+
+def estimate(
+    program: Program, durations: Mapping[str, float], graph: Graph, response_tokens: float | None = None
+) -> Estimate:
+    """Estimate a stage.
+
+    durations: modelled seconds of each instruction, by id. response_tokens: mean tokens of a response; where it is not
+    given, `max_response_tokens` of the rollout stands for it, and 0 in a flow without one. `step_seconds` is the time
+    of a plain step; what validation and checkpoints add is in `lines`. The timeline holds each instruction of the plain
+    step once, from the start of the busiest pool's first.
+    """
+    found = steady(program, durations)
+    samples = graph.step.prompts * graph.step.samples_per_prompt
+    tokens, origin = _response_tokens(graph, response_tokens)
+    rate = samples / found.step_seconds if found.step_seconds > 0 else 0.0
+    return Estimate(
+        step_seconds=found.step_seconds,
+        samples_per_second=rate,
+        tokens_per_second=rate * tokens,
+        busy=_busy(program, found),
+        timeline=_timeline(found),
+        durations=dict(durations),
+        lines=(
+            _step_line(found),
+            *_rate_lines(samples, tokens, origin, found.step_seconds),
+            *_seldom_lines(program, durations, found.step_seconds),
+        ),
+    )
+
+
+def _response_tokens(graph: Graph, given: float | None) -> tuple[float, str]:
+    if given is not None:
+        return given, "assumed"
+    limits = [
+        op.params.max_response_tokens for op in graph.ops if isinstance(op.params, GenerateParams) and op.label is None
+    ]
+    return (float(max(limits)), "max_response_tokens") if limits else (0.0, "no rollout")
+
+
+def _busy(program: Program, found: Steady) -> dict[str, float]:
+    """Share of the period in which at least one instruction of the pool works."""
+    length = found.step_seconds * found.period_steps
+    return {
+        stream.pool: _covered([s for s in found.spans if s.pool == stream.pool], length) / length if length > 0 else 0.0
+        for stream in program.streams
+    }
+
+
+def _covered(spans: Sequence[TraceSpan], length: float) -> float:
+    """Seconds of [0, length) in at least one span. Spans are in the order of their starts."""
+    covered, reached = 0.0, 0.0
+    for span in spans:
+        start = max(span.start_seconds, reached)
+        end = min(span.start_seconds + span.seconds, length)
+        covered += max(end - start, 0.0)
+        reached = max(reached, end)
+    return min(covered, length)
+
+
+def _timeline(found: Steady) -> tuple[TimelineSpan, ...]:
+    return tuple(
+        TimelineSpan(
+            instruction=span.instruction, pool=span.pool, start_seconds=span.start_seconds, seconds=span.seconds
+        )
+        for span in found.spans
+        if 0 <= span.start_seconds < found.step_seconds
+    )
+
+
+def _step_line(found: Steady) -> LedgerLine:
+    return LedgerLine(
+        what="step",
+        role=None,
+        value=found.step_seconds,
+        unit="s",
+        formula="time by which the simulated steady state repeats / steps after which it repeats",
+        inputs={"steps": found.period_steps, "seconds": found.step_seconds * found.period_steps},
+        origins={"steps": "simulated", "seconds": "simulated"},
+    )
+
+
+def _rate_lines(samples: int, tokens: float, origin: str, step_seconds: float) -> tuple[LedgerLine, ...]:
+    rate = samples / step_seconds if step_seconds > 0 else 0.0
+    return (
+        LedgerLine(
+            what="samples",
+            role=None,
+            value=rate,
+            unit="samples/s",
+            formula="samples / step",
+            inputs={"samples": samples, "step_seconds": step_seconds},
+            origins={"samples": "step", "step_seconds": "simulated"},
+        ),
+        LedgerLine(
+            what="tokens",
+            role=None,
+            value=rate * tokens,
+            unit="tokens/s",
+            formula="samples · response_tokens / step",
+            inputs={"samples": samples, "response_tokens": tokens, "step_seconds": step_seconds},
+            origins={"samples": "step", "response_tokens": origin, "step_seconds": "simulated"},
+        ),
+    )
+
+
+def _seldom_lines(program: Program, durations: Mapping[str, float], step_seconds: float) -> list[LedgerLine]:
+    """What validation and checkpoints add to a step in which they work: one line for each kind and interval."""
+    groups: dict[tuple[str, int], list[Instruction]] = defaultdict(list)
+    for instruction in program.instructions:
+        if not is_plain(instruction):
+            what = "checkpoint" if is_save(instruction) else "validation"
+            groups[what, instruction.every_steps].append(instruction)
+    return [
+        LedgerLine(
+            what=what,
+            role=None,
+            value=_added(program, durations, group),
+            unit="s",
+            formula="end of a run with one of it - end of the run without",
+            inputs={"every_steps": every, "step_seconds": step_seconds},
+            origins={"every_steps": "flow", "step_seconds": "simulated"},
+        )
+        for (what, every), group in sorted(groups.items())
+    ]
+
+
+def _added(program: Program, durations: Mapping[str, float], seldom: Sequence[Instruction]) -> float:
+    """Seconds by which a run of 9 steps ends later if the instructions work once, in step 6."""
+    steps, at = 10, 6
+    plain = {i.id: (1, 0) for i in program.instructions if is_plain(i)}
+    once = {i.id: (at if is_save(i) else at - 1, at - 1) for i in seldom}
+    return _end(with_work(program, plain | once), durations, steps) - _end(with_work(program, plain), durations, steps)
+
+
+def _end(program: Program, durations: Mapping[str, float], steps: int) -> float:
+    """End of the last step but one: a checkpoint always works in the last."""
+    spans = simulate(program, durations, steps).spans
+    return max((span.start_seconds + span.seconds for span in spans if span.step < steps), default=0.0)
