@@ -1,7 +1,7 @@
 """Which class is which backend: (kind, backend) → `module:Class`, read without importing torch or any backend.
 
-Third parties add rows by the entry-point group `flowrl.backends`, each named `KIND.BACKEND` and pointing to a class that
-is made from a RankSetup. A backend is imported when its first rank is made, in the process that will hold it.
+Third parties add rows by the entry-point group `flowrl.backends`, each named `KIND.BACKEND` and pointing to a class
+made from a RankSetup. A backend is imported when its first rank is made, in the process that will hold it.
 """
 
 from __future__ import annotations

@@ -1,0 +1,153 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flowrl.backends.batch import Batch, Ragged
+from flowrl.backends.contract import Call, RankSetup, Result
+from flowrl.backends.rewards.builtin import overlong
+from flowrl.backends.rewards.function import FunctionReward
+from flowrl.diag.diagnostic import FlowError
+from flowrl.graph.graph import Kind, Op, Role
+from flowrl.graph.params import ScoreParams
+from flowrl.graph.types import Granularity
+from flowrl.plan.plan import Layout
+
+FILE = """
+import asyncio
+import math
+import numpy as np
+
+def length(response, bonus=0.0):
+    return [len(text) + bonus for text in response]
+
+def mapping(response):
+    return {"rewards": np.ones(len(response))}
+
+async def slow(response):
+    await asyncio.sleep(0.001)
+    return [True for _ in response]
+
+def on_c(response):
+    return [1.0 if text != "c" else 1 / 0 for text in response]
+
+def many(response):
+    if len(response) > 1:
+        raise RuntimeError("one at a time")
+    return [1.0]
+
+def short(response):
+    return [1.0]
+
+def nothing(response):
+    return None
+
+def odd(response):
+    return [{"a": 1.0, "b": None, "c": math.nan, "d": "1.0"}[text] for text in response]
+
+def sleeps(response):
+    import time
+    time.sleep(0.5)
+
+def masks(loss_mask):
+    return [sum(row) for row in loss_mask]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "r.py").write_text(FILE)
+    return tmp_path
+
+
+def batch() -> Batch:
+    """Two prompts with two samples each."""
+    prompts = np.asarray([3, 3, 5, 5], dtype=np.int64)
+    ids = (prompts << 16) + np.asarray([0, 1, 0, 1])
+    return Batch(ids, prompts, {"response": ("a", "b", "c", "d")})
+
+
+def score(folder: Path, name: str, rows: Batch | None = None, on_error: str = "abort", **params: object) -> Result:
+    given_params = ScoreParams(flavour="function", function=f"r.py:{name}", **params)  # type: ignore[arg-type]
+    op = Op(id="reward.score", role="reward", method="score", granularity=Granularity.SAMPLE, params=given_params)
+    role = Role(name="reward", kind=Kind.REWARD, on_error=on_error)
+    setup = RankSetup(role=role, model=None, model_folder=None, layout=Layout(), folder=folder, ops=(op,))
+    return FunctionReward(setup).call(Call(op=op, step=1, seed=0), batch() if rows is None else rows)
+
+
+def test_lists_in_and_a_list_out(folder: Path) -> None:
+    result = score(folder, "length", args={"bonus": 0.5})
+    assert result.batch is not None
+    assert result.batch.array("rewards").tolist() == [1.5] * 4
+    assert result.batch.array("rewards").dtype == np.float32
+    assert result.metrics == {"rewards": (1.5, 4.0)}
+
+
+@pytest.mark.parametrize("name", ["mapping", "slow"])
+def test_mappings_arrays_bools_and_async(folder: Path, name: str) -> None:
+    assert score(folder, name).metrics == {"rewards": (1.0, 4.0)}
+
+
+def test_token_fields_are_lists_of_lists(folder: Path) -> None:
+    mask = Ragged(np.asarray([True, True, False, True]), np.asarray([2, 2], dtype=np.int64))
+    rows = Batch(batch().ids[:2], batch().prompt_ids[:2], {"loss_mask": mask})
+    result = score(folder, "masks", rows)
+    assert result.batch is not None
+    assert result.batch.array("rewards").tolist() == [2.0, 1.0]
+
+
+def test_no_rows(folder: Path) -> None:
+    result = score(folder, "on_c", batch().select([]))
+    assert result.batch is not None
+    assert len(result.batch) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "words"),
+    [
+        ("on_c", "FR0822", "ZeroDivisionError: division by zero (r.py:17) on sample 0 of prompt 5"),
+        ("many", "FR0822", "RuntimeError: one at a time (r.py:21) on 4 rows together, and on none of them alone"),
+        ("short", "FR0823", "returned 1 values for 4 rows"),
+        ("nothing", "FR0823", "returned None for 4 rows"),
+        ("odd", "FR0824", "returned None for sample 1 of prompt 3"),
+        ("sleeps", "FR0825", "not done with 4 rows after 0.05 s"),
+    ],
+)
+def test_a_fault_names_function_row_and_cause(folder: Path, name: str, code: str, words: str) -> None:
+    timeout = 0.05 if name == "sleeps" else None
+    with pytest.raises(FlowError) as caught:
+        score(folder, name, timeout_seconds=timeout)
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == code
+    assert words in diagnostic.notes[0]
+    assert diagnostic.exit_code == 5
+
+
+def test_on_error_default_scores_zero(folder: Path) -> None:
+    result = score(folder, "on_c", on_error="default")
+    assert result.batch is not None
+    assert result.batch.array("rewards").tolist() == [1.0, 1.0, 0.0, 1.0]
+    assert result.metrics["failed"] == (0.25, 4.0)
+
+
+def test_on_error_drop_takes_the_group(folder: Path) -> None:
+    result = score(folder, "on_c", on_error="drop")
+    assert result.batch is not None
+    assert result.batch.prompt_ids.tolist() == [3, 3]
+    assert result.metrics["rewards"] == (1.0, 2.0)
+    everything = score(folder, "nothing", on_error="drop")
+    assert everything.batch is not None
+    assert len(everything.batch) == 0
+
+
+def test_a_missing_function_is_told_when_the_rank_is_made(folder: Path) -> None:
+    with pytest.raises(FlowError) as caught:
+        score(folder, "lenght")
+    assert caught.value.diagnostics[0].code == "FR0820"
+
+
+def test_overlong_is_dapos_soft_punishment() -> None:
+    lengths = [0, 10, 16, 18, 20, 30]
+    masks = [[False, False] + [True] * n for n in lengths]
+    # DAPO (Yu et al. 2025), eq. 13 with L_max = 20, L_cache = 4, by hand.
+    assert overlong(masks, max_tokens=20, buffer_tokens=4) == [0.0, 0.0, 0.0, -0.5, -1.0, -1.0]
