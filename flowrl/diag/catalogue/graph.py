@@ -67,4 +67,11 @@ CODES: tuple[Code, ...] = (
         label="no edge reaches an update or a reward",
         help="draw an edge to a trainer's `update`, or to a reward's `score`",
     ),
+    Code(
+        id="FR0310",
+        headline="role without edges",
+        severity="warning",
+        label="no edge names an op of `{role}`, so it is left out",
+        help="draw an edge to one of its ops, or delete the role",
+    ),
 )
