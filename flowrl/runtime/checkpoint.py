@@ -1,0 +1,139 @@
+"""Checkpoints in a run's folder: `checkpoints/STAGE/step-000060/` with ROLE/ (its ranks' files) and state.json.
+
+A checkpoint is written to a folder with another name and renamed once all of it is on the disk, so each that can be
+seen is whole. Knows folders and the driver's counts; what a role writes is its own business.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from flowrl.diag.diagnostic import FlowError, diagnose
+
+_NAME = re.compile(r"step-(\d{6,})")
+
+
+class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
+    """state.json: where the run stands after `step` steps of `stage`."""
+
+    stage: str
+    step: int
+    cursors: Mapping[str, int]
+    """Data op → the place in its order where the next prompts start."""
+    versions: Mapping[str, int]
+    """Weights edge → versions published."""
+    ledger: str
+    """Digest of ledger.jsonl up to here."""
+    plan: str
+    """sha256 of plan.json."""
+
+
+class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
+    folder: Path
+    state: CheckpointState
+
+
+class Checkpoints:
+    """Writes the checkpoints of one stage; keeps the newest `keep` (None: all)."""
+
+    def __init__(self, run_folder: Path, stage: str, keep: int | None) -> None:
+        self._folder = run_folder / "checkpoints" / stage
+        self._keep = keep
+        self._begun: set[int] = set()
+
+    def folder(self, step: int) -> Path:
+        return self._folder / f"step-{step:06d}"
+
+    def has(self, step: int) -> bool:
+        return (self.folder(step) / "state.json").exists()
+
+    def begin(self, step: int) -> Path:
+        """The folder to write step `step` to; empty the first time it is asked for."""
+        part = self._part(step)
+        if step not in self._begun:
+            self._begun.add(step)
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir(parents=True)
+        return part
+
+    def begun(self, step: int) -> bool:
+        """Whether something of step `step` has been written that is not finished yet."""
+        return step in self._begun
+
+    def finish(self, state: CheckpointState) -> Path:
+        """Everything of this step is written: make it visible, then drop what need not be kept."""
+        part, whole = self._part(state.step), self.folder(state.step)
+        (part / "state.json").write_bytes(msgspec.json.format(msgspec.json.encode(state, order="sorted"), indent=2))
+        _sync(part)
+        shutil.rmtree(whole, ignore_errors=True)
+        part.rename(whole)
+        self._begun.discard(state.step)
+        for old in _steps_in(self._folder)[: -self._keep] if self._keep else []:
+            shutil.rmtree(self.folder(old), ignore_errors=True)
+        return whole
+
+    def drop(self, step: int) -> None:
+        """Take away what was begun of step `step` and will not be finished."""
+        shutil.rmtree(self._part(step), ignore_errors=True)
+        self._begun.discard(step)
+
+    def _part(self, step: int) -> Path:
+        return self._folder / f".step-{step:06d}.part"
+
+
+def newest(run_folder: Path, stages: Sequence[str]) -> Checkpoint | None:
+    """The last whole checkpoint of the last stage that has one."""
+    for stage in reversed(stages):
+        folder = run_folder / "checkpoints" / stage
+        for step in reversed(_steps_in(folder)):
+            return load(folder / f"step-{step:06d}")
+    return None
+
+
+def at_step(run_folder: Path, stages: Sequence[str], step: int) -> Checkpoint | None:
+    """The checkpoint of `step` in the last stage that has one."""
+    for stage in reversed(stages):
+        folder = run_folder / "checkpoints" / stage
+        if step in _steps_in(folder):
+            return load(folder / f"step-{step:06d}")
+    return None
+
+
+def steps_of(run_folder: Path, stage: str) -> list[int]:
+    """Steps of which the stage has a whole checkpoint, ascending."""
+    return _steps_in(run_folder / "checkpoints" / stage)
+
+
+def load(folder: Path) -> Checkpoint:
+    """Raises FlowError FR0908 if state.json is not one of ours."""
+    path = folder / "state.json"
+    try:
+        return Checkpoint(folder=folder, state=msgspec.json.decode(path.read_bytes(), type=CheckpointState))
+    except (msgspec.DecodeError, msgspec.ValidationError) as fault:
+        raise FlowError(diagnose("FR0908", path=path, reason=str(fault))) from fault
+
+
+def _steps_in(folder: Path) -> list[int]:
+    matches = (_NAME.fullmatch(entry.name) for entry in folder.glob("step-*") if (entry / "state.json").exists())
+    return sorted(int(match[1]) for match in matches if match)
+
+
+def _sync(folder: Path) -> None:
+    """Write everything under `folder`, names too, through to the disk."""
+    for path in sorted(folder.rglob("*"), reverse=True):
+        _fsync(path)
+    _fsync(folder)
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

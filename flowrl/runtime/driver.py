@@ -1,0 +1,260 @@
+"""The driver: the real clock over the executor. Ready → submit → poll → complete, step after step, for one stage.
+
+It holds handles, counts and names; rows and weights stay with the launcher. What a step has come to is handed to
+`on_step`, which writes the logs. The rules of stopping are here too: a run ends at a whole step, with a checkpoint.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from flowrl.diag.diagnostic import FlowError, InternalError
+from flowrl.execution.contract import Firing
+from flowrl.execution.executor import Executor
+from flowrl.execution.trace import TraceSpan
+from flowrl.graph.graph import Kind
+from flowrl.plan.plan import StagePlan
+from flowrl.program.program import InstructionKind
+from flowrl.runtime.checkpoint import Checkpoints, CheckpointState
+from flowrl.runtime.faults import cannot_write, failure, stalled
+from flowrl.runtime.interrupts import Abandoned, Interrupts
+from flowrl.runtime.launchers.contract import Completion, Launcher, Work
+from flowrl.runtime.samples import SampleLog
+from flowrl.runtime.state import StageState, StartPoint
+from flowrl.runtime.steps import StepBook, StepReport
+
+POLL_SECONDS = 0.5
+TRACE_SPANS = 100_000
+"""Spans kept for trace.json, the newest; a few hundred bytes each."""
+
+
+class End(StrEnum):
+    FINISHED = "finished"
+    LEFT = "left"
+    """`on_step` asked to leave the stage."""
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class DriverSetup:
+    """What a driver works with, besides the stage."""
+
+    run_folder: Path
+    launcher: Launcher
+    checkpoints: Checkpoints
+    interrupts: Interrupts
+    on_step: Callable[[StepReport], bool]
+    """Writes the logs of a whole step; true: leave the stage here."""
+    seal: Callable[[], tuple[str, str]]
+    """Brings the logs to the disk; gives the digests of ledger and plan that a checkpoint holds."""
+    stall_seconds: float = 1800.0
+    began_seconds: float = 0.0
+    """Start of the run on the launcher's clock."""
+    clock: Callable[[], float] = time.monotonic
+
+
+class Driver:
+    """Runs one started stage from `start` to its end. Raises FlowError for a failure; a last checkpoint is then kept
+    if no trainer has gone beyond the last whole step."""
+
+    def __init__(self, stage: StagePlan, setup: DriverSetup, start: StartPoint) -> None:
+        self._stage = stage
+        self._setup = setup
+        self._executor = Executor(stage.programs, stage.run.steps, start.step + 1)
+        self._state = StageState(stage, self._executor.is_idle, start)
+        samples = SampleLog(stage.graph, self._state, setup.launcher.peek, stage.run.samples_logged)
+        self._book = StepBook(stage.name, stage.graph, stage.run.steps, samples)
+        self._methods = {op.id: op.method for op in stage.graph.ops}
+        self._trainers = {role.name for role in stage.graph.roles if role.kind is Kind.TRAINER}
+        self._flying: dict[tuple[str, int], Work] = {}
+        self._whole = start.step
+        self._changed = start.step
+        """The last step in which a trainer's update has begun."""
+        self._leave = False
+        self._limit: int | None = None
+        """While the stage is wound down: the last step that is completed."""
+        self._step_began = self._last_completion = setup.clock()
+        self.spans: deque[TraceSpan] = deque(maxlen=TRACE_SPANS)
+
+    @property
+    def whole_step(self) -> int:
+        """The last step of which everything has completed."""
+        return self._whole
+
+    @property
+    def records(self) -> int:
+        """Records held now: this does not grow with the steps."""
+        return len(self._state.records)
+
+    def run(self) -> End:
+        interrupts = self._setup.interrupts
+        try:
+            self._carry_out(self._state.republish())
+            while not self._executor.done and not self._leave and interrupts.asked is None:
+                self._turn()
+        except Abandoned:
+            if interrupts.overdue:
+                return End.INTERRUPTED
+        except (FlowError, InternalError):
+            self._save_what_is_whole()
+            raise
+        if interrupts.asked is None and not self._leave:
+            return End.FINISHED
+        try:
+            self._wind_down()
+        except Abandoned:
+            return End.INTERRUPTED
+        return End.LEFT if interrupts.asked is None else End.INTERRUPTED
+
+    def _turn(self) -> None:
+        """Start what may start, then take in what has completed."""
+        firings = [f for f in self._executor.ready() if self._limit is None or f.step <= self._limit]
+        for firing in firings:
+            self._begin(firing)
+        if not firings and not self._flying:
+            raise InternalError("nothing runs and nothing can start: " + "; ".join(self._executor.waiting()))
+        for completion in self._setup.launcher.poll(POLL_SECONDS if self._flying else 0.0):
+            self._take_in(completion)
+        self._require_progress()
+        self._close_steps()
+
+    def _begin(self, firing: Firing) -> None:
+        self._executor.start(firing)
+        saves = firing.instruction.kind is InstructionKind.SAVE and not firing.idle
+        work = self._state.work(firing, self._begin_save(firing.step) if saves else None)
+        if work is None:
+            self._executor.complete(firing)
+            return
+        self._flying[firing.instruction.id, firing.step] = work
+        if self._methods.get(firing.instruction.op or "") == "update":
+            self._changed = max(self._changed, firing.step)
+        if firing.step <= self._changed or firing.instruction.role in self._trainers:
+            self._setup.launcher.submit(work)
+            return
+        with self._setup.interrupts.abandonable():
+            self._setup.launcher.submit(work)
+
+    def _take_in(self, completion: Completion) -> None:
+        firing = completion.work.firing
+        expected = self._flying.pop((firing.instruction.id, firing.step), None) is not None
+        if not expected or (self._limit is not None and firing.step > self._limit):
+            return
+        self._last_completion = self._setup.clock()
+        if completion.error is not None:
+            raise failure(self._stage, completion, self._setup.run_folder)
+        trained = self._state.completed(completion)
+        self._book.see(completion, trained)
+        self.spans.append(self._span(completion))
+        self._executor.complete(firing)
+
+    def _close_steps(self) -> None:
+        """Report every step that has become whole, then make its checkpoint visible."""
+        while self._whole < min(self._executor.completed_step, self._executor.last_step):
+            step = self._whole + 1
+            now = self._setup.clock()
+            report = self._book.report(step, now - self._step_began)
+            self._step_began = now
+            try:
+                self._leave = self._setup.on_step(report) or self._leave
+            except OSError as error:
+                raise cannot_write(self._setup.run_folder, error.strerror or str(error)) from error
+            self._whole = step
+            if self._setup.checkpoints.begun(step):
+                self._finish_save(step)
+            self._state.step_done(step)
+
+    def _wind_down(self) -> None:
+        """End at a whole step: complete the one in which training has begun, and no other; then save."""
+        self._limit = self._changed
+        while self._whole < self._limit:
+            self._turn()
+        self._save_now(min(self._whole, self._stage.run.steps))
+        self._setup.interrupts.settled()
+
+    def _save_what_is_whole(self) -> None:
+        """After a failure: a checkpoint of the last whole step, if the trainers are still there. The failure is what
+        the user must hear of, so a second one here is not told."""
+        if self._changed > self._whole:
+            return
+        try:
+            self._save_now(min(self._whole, self._stage.run.steps))
+        except Exception:
+            self._setup.checkpoints.drop(self._whole)
+
+    def _save_now(self, step: int) -> None:
+        """A checkpoint at a whole step that has none yet."""
+        if step < 1 or self._setup.checkpoints.has(step):
+            return
+        saves = [i for i in self._stage.programs.instructions if i.kind is InstructionKind.SAVE]
+        if saves:
+            folder = self._begin_save(step)
+            self._carry_out([Work(Firing(instruction=i, step=step), folder=folder) for i in saves])
+            self._finish_save(step)
+
+    def _carry_out(self, works: Sequence[Work]) -> None:
+        """Do work that is in no step of the program, and wait for it; whatever else completes is let go."""
+        waiting = {(work.firing.instruction.id, work.firing.step) for work in works}
+        for work in works:
+            self._setup.launcher.submit(work)
+        self._last_completion = self._setup.clock()
+        while waiting:
+            for completion in self._setup.launcher.poll(POLL_SECONDS):
+                key = (completion.work.firing.instruction.id, completion.work.firing.step)
+                if key in waiting and completion.error is not None:
+                    raise failure(self._stage, completion, self._setup.run_folder)
+                waiting.discard(key)
+                self._last_completion = self._setup.clock()
+            self._require_progress(works)
+
+    def _begin_save(self, step: int) -> Path:
+        try:
+            return self._setup.checkpoints.begin(step)
+        except OSError as error:
+            raise cannot_write(self._setup.checkpoints.folder(step), error.strerror or str(error)) from error
+
+    def _finish_save(self, step: int) -> None:
+        try:
+            ledger, plan = self._setup.seal()
+            state = CheckpointState(
+                stage=self._stage.name,
+                step=step,
+                cursors=self._state.cursors.at_end(step),
+                versions=self._state.versions_at_end(step),
+                ledger=ledger,
+                plan=plan,
+            )
+            self._setup.checkpoints.finish(state)
+        except OSError as error:
+            self._setup.checkpoints.drop(step)
+            raise cannot_write(self._setup.checkpoints.folder(step), error.strerror or str(error)) from error
+
+    def _require_progress(self, works: Sequence[Work] = ()) -> None:
+        seconds = self._setup.clock() - self._last_completion
+        if seconds <= self._setup.stall_seconds or not (self._flying or works):
+            return
+        running = [work.firing.instruction for work in [*works, *self._flying.values()]]
+        waiting, step = self._executor.waiting(), self._whole + 1
+        raise stalled(self._stage, running, waiting, seconds, step, self._setup.run_folder)
+
+    def _span(self, completion: Completion) -> TraceSpan:
+        instruction = completion.work.firing.instruction
+        tokens = [p.token_lengths.sum() for p in completion.parts if p.token_lengths is not None]
+        facts = {
+            "rows": float(sum(len(p.ids) for p in completion.parts)),
+            "tokens": float(sum(tokens)),
+            "bytes": float(sum(p.nbytes for p in completion.parts)),
+        }
+        return TraceSpan(
+            instruction=instruction.id,
+            pool=instruction.pool,
+            role=instruction.role,
+            step=completion.work.firing.step,
+            start_seconds=completion.start_seconds - self._setup.began_seconds,
+            seconds=completion.seconds,
+            facts={name: value for name, value in facts.items() if value},
+        )

@@ -1,0 +1,113 @@
+"""The sample ledger: which prompts each step has trained on, and with weights of which version they were answered.
+
+One line of ledger.jsonl for each step and data set. A chain of digests over the lines stands in every checkpoint, so a
+resumed run knows that the file it goes on from is the one the checkpoint belongs to: no prompt is lost or taken twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from flowrl.diag.diagnostic import InternalError
+from flowrl.runtime.jsonl import JsonLines, read_lines
+from flowrl.runtime.state import Trained
+
+START = ""
+
+
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """Prompts that one step trained on. `prompts`: runs [first, last + 1) of prompt ids, ascending."""
+
+    stage: str
+    step: int
+    data: str
+    prompts: tuple[tuple[int, int], ...]
+    samples: int
+    made_with: int | None
+    """Weight version that answered them; null where the answers are the data set's."""
+    version: int
+    """Weight version that they were trained on."""
+
+
+def entries(stage: str, step: int, trained: Sequence[Trained]) -> tuple[LedgerEntry, ...]:
+    """What a step's updates took, once for each data set: minibatches and epochs together, trainers together."""
+    by_data: dict[str, list[Trained]] = {}
+    for rows in trained:
+        by_data.setdefault(rows.data, []).append(rows)
+    return tuple(
+        LedgerEntry(
+            stage=stage,
+            step=step,
+            data=data,
+            prompts=runs(i for rows in many for i in rows.prompt_ids.tolist()),
+            samples=len({i for rows in many for i in rows.ids.tolist()}),
+            made_with=min((rows.made_with for rows in many if rows.made_with is not None), default=None),
+            version=max(rows.version for rows in many),
+        )
+        for data, many in sorted(by_data.items())
+    )
+
+
+def runs(ids: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Ascending half-open runs that cover exactly `ids`."""
+    found: list[tuple[int, int]] = []
+    for i in sorted(set(ids)):
+        if found and found[-1][1] == i:
+            found[-1] = (found[-1][0], i + 1)
+        else:
+            found.append((i, i + 1))
+    return tuple(found)
+
+
+class Ledger:
+    """ledger.jsonl of a run, added to step by step."""
+
+    def __init__(self, path: Path) -> None:
+        self.digest, self._next = _replay(read_lines(path))
+        self._lines = JsonLines(path)
+
+    def add(self, new: Sequence[LedgerEntry]) -> None:
+        """Raises InternalError if a prompt was trained on in an earlier step of the stage."""
+        for entry in new:
+            self._require_new(entry)
+            self.digest = _chained(self.digest, msgspec.to_builtins(entry))
+        self._lines.add(msgspec.to_builtins(entry) for entry in new)
+
+    def sync(self) -> None:
+        self._lines.sync()
+
+    def close(self) -> None:
+        self._lines.close()
+
+    def _require_new(self, entry: LedgerEntry) -> None:
+        if not entry.prompts:
+            return
+        key = (entry.stage, entry.data)
+        if entry.prompts[0][0] < self._next.get(key, 0):
+            raise InternalError(
+                f"step {entry.step}: prompt {entry.prompts[0][0]} of `{entry.data}` comes a second time"
+            )
+        self._next[key] = entry.prompts[-1][1]
+
+
+def digest_of(path: Path) -> str:
+    """The chained digest of a ledger's lines."""
+    return _replay(read_lines(path))[0]
+
+
+def _replay(lines: Iterable[dict[str, Any]]) -> tuple[str, dict[tuple[str, str], int]]:
+    digest, following = START, dict[tuple[str, str], int]()
+    for line in lines:
+        digest = _chained(digest, line)
+        if line["prompts"]:
+            following[line["stage"], line["data"]] = line["prompts"][-1][1]
+    return digest, following
+
+
+def _chained(digest: str, line: dict[str, Any]) -> str:
+    return hashlib.sha256(digest.encode() + msgspec.json.encode(line, order="sorted")).hexdigest()

@@ -1,0 +1,110 @@
+"""samples.jsonl: a few prompts a step with response, reward and weight version: the first thing anyone looks at.
+
+Takes completions and a way to look at single rows; gives lines. One sample, the first, of each of the first prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, Column, Ragged
+from flowrl.graph.graph import Graph, Op
+from flowrl.runtime.launchers.contract import Completion, Part
+from flowrl.runtime.state import StageState
+
+Peek = Callable[[Part, Sequence[str], Sequence[int]], Batch]
+Line = dict[str, object]
+
+
+class SampleLog:
+    def __init__(self, graph: Graph, state: StageState, peek: Peek, prompts: int) -> None:
+        self._graph = graph
+        self._state = state
+        self._peek = peek
+        self._prompts = prompts
+        self._lines: dict[tuple[int, str], dict[int, Line]] = {}
+        self._rewards = _primary_rewards(graph)
+
+    def see(self, completion: Completion) -> None:
+        """Look at a completed firing: a generate call opens lines, a reward fills them in."""
+        instruction = completion.work.firing.instruction
+        if self._prompts == 0 or instruction.op is None:
+            return
+        op = self._graph.op(instruction.op)
+        if op.method == "generate":
+            self._open(op, completion)
+        if any(field.name == "rewards" for field in op.outputs):
+            self._fill(op, completion)
+
+    def take(self, step: int) -> list[Line]:
+        """The lines of a step, by call and sample id; they are forgotten here."""
+        keys = sorted(key for key in self._lines if key[0] == step)
+        return [line for key in keys for _, line in sorted(self._lines.pop(key).items())]
+
+    def _open(self, op: Op, completion: Completion) -> None:
+        step = completion.work.firing.step
+        ids = sorted(i for part in completion.parts for i in part.ids.tolist() if not i % 2**SAMPLE_ID_BITS)
+        ids = ids[: self._prompts]
+        prompts = self._prompt_texts(completion, [i >> SAMPLE_ID_BITS for i in ids])
+        lines = self._lines.setdefault((step, op.id), {})
+        for part in completion.parts:
+            rows = self._peek(part, ["response"], ids)
+            for place, id in enumerate(rows.ids.tolist()):
+                lines[id] = {
+                    **({} if op.label is None else {"label": op.label}),
+                    "prompt_id": id >> SAMPLE_ID_BITS,
+                    "prompt": prompts.get(id >> SAMPLE_ID_BITS),
+                    "response": _cell(rows.columns.get("response"), place),
+                    "reward": None,
+                    "version": self._state.made_with(op, step),
+                }
+
+    def _prompt_texts(self, completion: Completion, prompt_ids: Sequence[int]) -> dict[int, object]:
+        bound = next((i for i in completion.work.inputs if i.slot == "prompt"), None)
+        found: dict[int, object] = {}
+        for part in () if bound is None else bound.record.parts:
+            assert bound is not None
+            rows = self._peek(part, [bound.field], prompt_ids)
+            found |= {i: _cell(rows.columns.get(bound.field), place) for place, i in enumerate(rows.ids.tolist())}
+        return found
+
+    def _fill(self, op: Op, completion: Completion) -> None:
+        space = self._state.records.space(op)
+        lines = {} if space is None else self._lines.get((completion.work.firing.step, space), {})
+        for part in completion.parts if lines else ():
+            rows = self._peek(part, ["rewards"], list(lines))
+            for place, id in enumerate(rows.ids.tolist()):
+                reward = _cell(rows.columns.get("rewards"), place)
+                if op.id in self._rewards or lines[id]["reward"] is None:
+                    lines[id]["reward"] = reward
+                lines[id].setdefault("rewards", {})[op.role] = reward  # type: ignore[union-attr,index]
+
+
+def single_reward(line: Line) -> Line:
+    """Without `rewards` by role where there is only one."""
+    rewards = line.get("rewards")
+    keep = isinstance(rewards, dict) and len(rewards) > 1
+    return {k: v for k, v in line.items() if keep or k != "rewards"}
+
+
+def _cell(column: Column | None, place: int) -> object:
+    """One value for JSON; a ragged one (rewards of turns or tokens) by its sum."""
+    if column is None:
+        return None
+    if isinstance(column, Ragged):
+        return float(np.sum(column.rows()[place]))
+    value = column[place]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _primary_rewards(graph: Graph) -> set[str]:
+    """Ops whose rewards an estimator reads."""
+    return {
+        i.source
+        for op in graph.ops
+        if op.method == "estimate"
+        for i in op.inputs
+        if i.slot == "rewards" and i.source is not None
+    }

@@ -1,0 +1,99 @@
+"""The step book: completions of one step → its report, which is what every log of the run is written from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flowrl.graph.graph import Graph, Kind
+from flowrl.runtime.launchers.contract import Completion
+from flowrl.runtime.ledger import LedgerEntry, entries
+from flowrl.runtime.metrics import merge, named, values
+from flowrl.runtime.samples import Line, SampleLog, single_reward
+from flowrl.runtime.state import Trained
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One whole step. `metrics` are numbers by name; `seconds` passed since the step before was whole."""
+
+    stage: str
+    step: int
+    epilogue: bool
+    seconds: float
+    metrics: dict[str, float]
+    tokens: int
+    """Tokens of the samples that the step made (of those it trained on where it makes none)."""
+    samples: int
+    """Samples that the step trained on."""
+    ledger: tuple[LedgerEntry, ...]
+    sample_lines: tuple[Line, ...]
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def samples_per_second(self) -> float:
+        return self.samples / self.seconds if self.seconds > 0 else 0.0
+
+
+class StepBook:
+    """Gathers by step, since steps may overlap."""
+
+    def __init__(self, stage: str, graph: Graph, steps: int, samples: SampleLog) -> None:
+        self._stage = stage
+        self._graph = graph
+        self._steps = steps
+        self._samples = samples
+        self._completions: dict[int, list[dict[str, tuple[float, float]]]] = {}
+        self._trained: dict[int, list[Trained]] = {}
+        self._tokens: dict[int, int] = {}
+
+    def see(self, completion: Completion, trained: Trained | None) -> None:
+        """Take in a completion without error."""
+        firing = completion.work.firing
+        if firing.instruction.op is None:
+            return
+        op = self._graph.op(firing.instruction.op)
+        self._samples.see(completion)
+        self._completions.setdefault(firing.step, []).append(named(completion.metrics, op.role, op.label))
+        if trained is not None:
+            self._trained.setdefault(firing.step, []).append(trained)
+        if op.label is None and self._graph.role(op.role).kind is Kind.GENERATOR:
+            made = sum(int(p.token_lengths.sum()) for p in completion.parts if p.token_lengths is not None)
+            self._tokens[firing.step] = self._tokens.get(firing.step, 0) + made
+
+    def report(self, step: int, seconds: float) -> StepReport:
+        """The step is whole: everything known about it, which is forgotten here."""
+        trained = self._trained.pop(step, [])
+        merged = merge(self._completions.pop(step, []))
+        lag = lag_of(trained)
+        return StepReport(
+            stage=self._stage,
+            step=step,
+            epilogue=step > self._steps,
+            seconds=seconds,
+            metrics=values(merged) | ({} if lag is None else {"lag": lag}),
+            tokens=self._tokens.pop(step, 0) or _tokens_trained(merged, trained),
+            samples=len({i for rows in trained for i in rows.ids.tolist()}),
+            ledger=entries(self._stage, step, trained),
+            sample_lines=tuple(
+                {"stage": self._stage, "step": step, **single_reward(line)} for line in self._samples.take(step)
+            ),
+        )
+
+
+def lag_of(trained: Sequence[Trained]) -> float | None:
+    """Mean over the samples trained on of how many published versions old their weights were; None where the answers
+    are the data set's."""
+    ages = [(rows.version - rows.made_with, len(rows.ids)) for rows in trained if rows.made_with is not None]
+    count = sum(n for _, n in ages)
+    return sum(age * n for age, n in ages) / count if count else None
+
+
+def _tokens_trained(metrics: dict[str, tuple[float, float]], trained: Sequence[Trained]) -> int:
+    """Without generation: the weight of a trainer's loss, which is the number of tokens it was taken over."""
+    return int(
+        sum(metrics[f"{op}.loss"][1] for op in sorted({r.op.split(".")[0] for r in trained}) if f"{op}.loss" in metrics)
+    )
