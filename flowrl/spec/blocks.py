@@ -8,11 +8,15 @@ from pydantic import Field
 
 from flowrl.spec.document import (
     Arguments,
+    ByForm,
     Document,
+    List,
+    Mapping,
     NotNegative,
     NotNegativeNumber,
     Positive,
     PositiveNumber,
+    Scalar,
     Share,
     Strings,
 )
@@ -49,6 +53,16 @@ class ClipDocument(Document):
     """Distance above 1."""
 
 
+ClipRatio = Annotated[
+    Annotated[NotNegativeNumber, Scalar] | Annotated[ClipDocument, Mapping],
+    ByForm,
+]
+Corrections = Annotated[
+    Annotated[CorrectionDocument, Mapping] | Annotated[tuple[CorrectionDocument, ...], Field(strict=False), List],
+    ByForm,
+]
+
+
 class OptimizerDocument(Document):
     """How a trainer steps."""
 
@@ -71,7 +85,7 @@ class UpdateDocument(Document):
 
     loss: str
     """ppo, value, sft, …; a name of the loss only (GRPO is `estimator: grpo` with `loss: ppo`)."""
-    clip_ratio: NotNegativeNumber | ClipDocument = 0.2
+    clip_ratio: ClipRatio = 0.2
     """Clip range of the probability ratio. Default 0.2."""
     clip_dual: PositiveNumber | None = None
     """Dual clip for negative advantages. Default none."""
@@ -87,7 +101,7 @@ class UpdateDocument(Document):
     """KL penalty in the loss. Default none."""
     old_log_probs: Literal["auto", "recompute", "rollout", "none"] = "auto"
     """Where old log-probs come from. Default auto: the rollout's only at lag 0 with one update a step."""
-    correction: CorrectionDocument | Annotated[tuple[CorrectionDocument, ...], Field(strict=False)] = ()
+    correction: Corrections = ()
     """One off-policy correction or a list. Default none."""
     updates: Positive | None = None
     """Minibatches in one pass; overrides `step.updates`. Default: the step's."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictStr
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictStr, Tag
 
 
 class Document(BaseModel):
@@ -22,3 +22,16 @@ PositiveNumber = Annotated[float, Field(gt=0)]
 NotNegativeNumber = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Arguments = dict[str, Any]
+
+SCALAR, LIST, MAPPING = FORMS = ("<scalar>", "<list>", "<mapping>")
+"""Tags of unions whose members differ in form. They stand in pydantic's locations, where no key looks like them."""
+
+
+def form(value: Any) -> str:
+    if isinstance(value, dict | BaseModel):
+        return MAPPING
+    return LIST if isinstance(value, list | tuple) else SCALAR
+
+
+Scalar, List, Mapping = Tag(SCALAR), Tag(LIST), Tag(MAPPING)
+ByForm = Discriminator(form)

@@ -30,6 +30,8 @@ DEFAULT_KINDS: Mapping[str, str] = {
 KINDS: tuple[str, ...] = ("trainer", "generator", "scorer", "reward", "estimator", "filter", "env", "function")
 FLAVOURS: tuple[str, ...] = ("function", "model", "judge", "sandbox", "router", "combine")
 LABEL_PREFIX = "generate@"
+LABELLED = "generate@*"
+"""Stands for all keys `generate@LABEL` together; cannot be written itself."""
 
 
 class RoleBase(Document):
@@ -71,7 +73,7 @@ class GeneratorRole(RoleBase):
     """Name under `models`: the initial weights."""
     generate: GenerateDocument
     """Sampling parameters."""
-    labelled: dict[str, GenerateOverrides] = Field(default_factory=dict)
+    labelled: dict[str, GenerateOverrides] = Field(default_factory=dict, alias=LABELLED)
     """Written as `generate@LABEL: {…}`: what differs from `generate` in that call. Default none."""
     frozen: bool = False
     """Says that no weights edge is meant to reach it. Default false."""
@@ -83,8 +85,8 @@ class GeneratorRole(RoleBase):
             return value
         keys = cast("dict[str, Any]", value)
         plain = {key: item for key, item in keys.items() if not key.startswith(LABEL_PREFIX)}
-        marked = {key[len(LABEL_PREFIX) :]: item for key, item in keys.items() if key.startswith(LABEL_PREFIX)}
-        return {**plain, "labelled": marked} if marked else plain
+        marked = {key.removeprefix(LABEL_PREFIX): item for key, item in keys.items() if key.startswith(LABEL_PREFIX)}
+        return {**plain, LABELLED: marked} if marked else plain
 
 
 class ScorerRole(RoleBase):

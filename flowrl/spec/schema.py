@@ -21,7 +21,7 @@ from flowrl.spec.blocks import (
     OptimizerDocument,
     UpdateDocument,
 )
-from flowrl.spec.document import Document, Strings
+from flowrl.spec.document import ByForm, Document, Mapping, Scalar, Strings
 from flowrl.spec.roles import (
     DEFAULT_KINDS,
     FLAVOURS,
@@ -56,8 +56,11 @@ from flowrl.spec.sections import (
     StepDocument,
 )
 
-Placement = Literal["auto", "colocated", "disaggregated"] | PlacementDocument
-Cluster = str | ClusterDocument
+Placement = Annotated[
+    Annotated[Literal["auto", "colocated", "disaggregated"], Scalar] | Annotated[PlacementDocument, Mapping],
+    ByForm,
+]
+Cluster = Annotated[Annotated[str, Scalar] | Annotated[ClusterDocument, Mapping], ByForm]
 Edges = Annotated[tuple[EdgeDocument, ...], Field(strict=False)]
 
 

@@ -9,11 +9,15 @@ from pydantic_core import PydanticCustomError
 
 from flowrl.spec.document import (
     Arguments,
+    ByForm,
     Document,
+    List,
+    Mapping,
     NotNegative,
     NotNegativeNumber,
     Positive,
     PositiveNumber,
+    Scalar,
     Share,
     Strings,
 )
@@ -99,14 +103,14 @@ class LoraDocument(Document):
     """Rank of an adapter."""
     alpha: PositiveNumber
     """Scale: alpha / rank."""
-    targets: str | Strings = "all_linear"
+    targets: Annotated[Annotated[str, Scalar] | Annotated[Strings, List], ByForm] = "all_linear"
     """Module names. Default all_linear."""
 
 
 class ModelDocument(Document):
     """Names initial weights; each role that uses it has its own copy."""
 
-    source: str | ShapeDocument
+    source: Annotated[Annotated[str, Scalar] | Annotated[ShapeDocument, Mapping], ByForm]
     """Hub id, folder, `stages.NAME.ROLE`, or an inline shape."""
     head: Literal["lm", "scalar", "denoiser"] = "lm"
     """What the model puts out. Default lm."""
@@ -293,14 +297,20 @@ class DistributionDocument(Document):
     """99th percentile. Default: as the mean."""
 
 
+Quantity = Annotated[
+    Annotated[NotNegativeNumber, Scalar] | Annotated[DistributionDocument, Mapping],
+    ByForm,
+]
+
+
 class AssumeDocument(Document):
     """What only the planner needs to know of an op. Never changes the digest of the maths."""
 
-    response_tokens: NotNegativeNumber | DistributionDocument | None = None
+    response_tokens: Quantity | None = None
     """Tokens of a response. Default: half of the most."""
-    turns: NotNegativeNumber | DistributionDocument | None = None
+    turns: Quantity | None = None
     """Turns of an episode. Default: half of the most."""
-    seconds: NotNegativeNumber | DistributionDocument | None = None
+    seconds: Quantity | None = None
     """Latency of one call. Default: the backend's."""
     keep: Share | None = None
     """Share a filter keeps. Default: all."""

@@ -2,4 +2,124 @@
 
 from flowrl.diag.catalogue.code import Code
 
-CODES: tuple[Code, ...] = ()
+CODES: tuple[Code, ...] = (
+    Code(
+        id="FR0001",
+        headline="file not found",
+        label="`{file}` does not exist",
+        help="give the path of a flow's YAML file",
+    ),
+    Code(
+        id="FR0002",
+        headline="file cannot be read",
+        label="`{file}`: {problem}",
+        help="give the path of a readable YAML file",
+    ),
+    Code(
+        id="FR0003",
+        headline="file is not UTF-8 text",
+        label="`{file}`: {problem}",
+        why="flows are text in UTF-8, with or without a byte order mark",
+        help="save the file as UTF-8",
+    ),
+    Code(
+        id="FR0004",
+        headline="file too large",
+        label="`{file}` has more than {limit}",
+        why="a flow is a description that people read; rows of data belong in files that it names",
+        help="move data out of the flow and name its file under `data`",
+    ),
+    Code(
+        id="FR0005",
+        headline="nested too deeply",
+        label="this is inside {limit} other collections",
+        why="nothing in the language needs more than a dozen levels; the limit is {limit}",
+        help="flatten the value",
+    ),
+    Code(
+        id="FR0006",
+        headline="too many values",
+        label="with this the document has more than {limit:,} values",
+        why="aliases count as often as they are used, so a few lines of nested aliases can make millions of values",
+        help="name large values in a file, or drop the aliases",
+    ),
+    Code(
+        id="FR0007",
+        headline="tab in the indentation",
+        label="a tab; YAML indents with spaces",
+        help="indent with spaces",
+    ),
+    Code(
+        id="FR0008",
+        headline="not YAML",
+        label="{problem}",
+    ),
+    Code(
+        id="FR0009",
+        headline="wrong indentation",
+        label="starts in column {column}, where no level is open",
+        why="keys of one mapping start in one column; a deeper line needs a key above it that ends with `:`",
+        help="start the line in column {expected}",
+    ),
+    Code(
+        id="FR0010",
+        headline="several documents in one file",
+        label="a second document starts here",
+        why="a flow is one YAML document; flows that follow one another are `stages:` of one",
+        help="put the second document into a file of its own, or make both stages",
+    ),
+    Code(
+        id="FR0011",
+        headline="key written twice",
+        label="`{key}` again",
+        why="only one of the two values could count",
+        help="keep one of the two lines",
+    ),
+    Code(
+        id="FR0012",
+        headline="alias without its anchor",
+        label="{problem}",
+        why="`*name` repeats the value that `&name` marks above it",
+        help="mark the value with `&name` above, or write it out here",
+    ),
+    Code(
+        id="FR0013",
+        headline="key that is not a name",
+        label="a key is a word, not a collection and not empty",
+        help="give the key a name",
+    ),
+    Code(
+        id="FR0014",
+        headline="tag not allowed",
+        label="`{tag}`",
+        why="loading a flow makes plain values only and executes nothing",
+        help="remove the tag",
+    ),
+    Code(
+        id="FR0015",
+        headline="no flow in the document",
+        label="{problem}",
+        why="a flow is a mapping with `flowrl: 1`, `name`, `roles`, `edges` …",
+        help="start from `examples/quickstart.yaml`",
+    ),
+    Code(
+        id="FR0016",
+        headline="merged value is not a mapping",
+        label="`<<` takes a mapping or a list of mappings",
+        help="merge an anchor of a mapping: `<<: *name`",
+    ),
+    Code(
+        id="FR0017",
+        headline="character not allowed",
+        label="the character {character}",
+        why="YAML text holds printable characters only",
+        help='remove it, or write it as an escape inside double quotes, such as "\\x07"',
+    ),
+    Code(
+        id="FR0018",
+        headline="template without quotes",
+        label="YAML reads `{{{{` as the start of a mapping",
+        why="templates are rendered after YAML is parsed, so they stand inside a quoted scalar",
+        help="quote it",
+    ),
+)

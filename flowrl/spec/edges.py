@@ -1,0 +1,244 @@
+"""Edges: arrow strings → ends with their places; edges written again add attributes; removed ones go.
+
+Takes the `edges` list of the tree (presets first), gives it back with one mapping {sources, arrow, targets, …} an edge,
+which the schema then checks. An edge is identified by one source, the arrow and one target.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
+from flowrl.diag.near import near_names
+from flowrl.diag.span import Span
+from flowrl.spec.tree import Entry, MappingNode, Node, ScalarNode, SequenceNode, subspan
+
+_ARROW = re.compile(r"<->|->|=>")
+_WRONG_ARROW = re.compile(r"<-->|<=>|--+>|==+>|~>|[→⟶➜]|[⇒⟹]|[↔⇄]|>>|<-|<=|>")
+_RIGHT_ARROWS: Mapping[str, str] = {
+    "<-->": "<->", "<=>": "<->", "↔": "<->", "⇄": "<->", "⇒": "=>", "⟹": "=>", ">>": "=>", "<-": "->", "<=": "=>"
+}  # fmt: skip
+_END = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*(@[A-Za-z_][\w-]*)?)?\Z")
+
+_COMMON = ("every_steps", "start_step", "timeout_seconds", "on_timeout", "remove")
+ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
+    "->": (*_COMMON, "fields"),
+    "=>": (*_COMMON, "every_updates", "transport", "max_lag", "fields"),
+    "<->": ("timeout_seconds", "on_timeout", "remove"),
+}
+"""Which attributes an edge of each arrow takes."""
+
+ALL_ATTRIBUTES: tuple[str, ...] = tuple(dict.fromkeys(name for names in ATTRIBUTES.values() for name in names))
+
+Pair = tuple[str, str, str]
+"""Source, arrow, target."""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """One entry of the list."""
+
+    sources: tuple[_End, ...]
+    arrow: str
+    targets: tuple[_End, ...]
+    attributes: dict[str, Entry]
+    node: Node
+
+    def pairs(self) -> Iterator[Pair]:
+        return ((source.text, self.arrow, target.text) for source in self.sources for target in self.targets)
+
+    @property
+    def removes(self) -> bool:
+        entry = self.attributes.get("remove")
+        return entry is not None and isinstance(entry.node, ScalarNode) and entry.node.value is True
+
+
+def resolve_edges(node: Node, report: list[Diagnostic]) -> Node:
+    """The list with every entry parsed and same edges made one. Malformed ones are reported (FR0110 to FR0113)."""
+    if not isinstance(node, SequenceNode):
+        return node
+    written = [edge for index in range(len(node.items)) if (edge := _parse_entry(node, index, report)) is not None]
+    attributes: dict[Pair, dict[str, Entry]] = {}
+    home: dict[Pair, int] = {}
+    for index, edge in enumerate(written):
+        if edge.removes:
+            _remove(edge, attributes, home, report)
+            continue
+        for pair in edge.pairs():
+            attributes[pair] = {**attributes.get(pair, {}), **edge.attributes}
+            home.setdefault(pair, index)
+    items = [item for index, edge in enumerate(written) for item in _emit(edge, index, attributes, home)]
+    return replace(node, items=tuple(items))
+
+
+def _remove(
+    edge: _Written, attributes: dict[Pair, dict[str, Entry]], home: dict[Pair, int], report: list[Diagnostic]
+) -> None:
+    for pair in edge.pairs():
+        if pair in attributes:
+            del attributes[pair], home[pair]
+            continue
+        text = _text(pair)
+        near = near_names(text, [_text(other) for other in attributes])
+        helps = [Help(text=f"an edge like it exists: `{near[0]}`")] if near else []
+        report.append(diagnose("FR0113", edge.node.span, helps=helps, edge=text))
+
+
+def _text(pair: Pair) -> str:
+    return f"{pair[0]} {pair[1]} {pair[2]}"
+
+
+def _emit(
+    edge: _Written, index: int, attributes: dict[Pair, dict[str, Entry]], home: dict[Pair, int]
+) -> Iterator[MappingNode]:
+    """The entry as written if all of its pairs are still alike, else one edge for each pair that is left."""
+    own = [pair for pair in edge.pairs() if home.get(pair) == index]
+    if not own:
+        return
+    whole = len(own) == len(edge.sources) * len(edge.targets)
+    if whole and all(attributes[pair] == attributes[own[0]] for pair in own):
+        yield _edge_node(edge, edge.sources, edge.targets, attributes[own[0]])
+        return
+    ends = {end.text: end for end in (*edge.sources, *edge.targets)}
+    for source, arrow, target in own:
+        yield _edge_node(edge, (ends[source],), (ends[target],), attributes[source, arrow, target])
+
+
+def _edge_node(
+    edge: _Written, sources: tuple[_End, ...], targets: tuple[_End, ...], attributes: dict[str, Entry]
+) -> MappingNode:
+    span, kind = edge.node.span, edge.node.kind
+
+    def entry(key: str, node: Node) -> Entry:
+        return Entry(key, span, node, kind)
+
+    def ends(some: tuple[_End, ...]) -> SequenceNode:
+        items = tuple(ScalarNode(value=end.text, span=end.span, kind=kind, text=end.text) for end in some)
+        return SequenceNode(items=items, span=span, kind=kind)
+
+    made = {
+        "sources": entry("sources", ends(sources)),
+        "arrow": entry("arrow", ScalarNode(value=edge.arrow, span=span, kind=kind)),
+        "targets": entry("targets", ends(targets)),
+    }
+    kept = {key: value for key, value in attributes.items() if key != "remove"}
+    return MappingNode(entries={**made, **kept}, span=span, kind=kind, anchor=edge.node.anchor)
+
+
+def _parse_entry(edges: SequenceNode, index: int, report: list[Diagnostic]) -> _Written | None:
+    node = edges.items[index]
+    attributes: dict[str, Entry] = {}
+    text: Node | None = node
+    if isinstance(node, MappingNode):
+        text = node.get("edge")
+        attributes = node.without("edge").entries
+        if text is None:
+            report.append(diagnose("FR0110", node.span, problem="a long edge has the key `edge`"))
+            return None
+    if not isinstance(text, ScalarNode) or not isinstance(text.value, str):
+        report.append(diagnose("FR0110", (text or node).span, problem='an edge is text such as "a.op -> b.op"'))
+        return None
+    if isinstance(node, ScalarNode) and edges.flow and _ARROW.search(text.value) is None:
+        report.append(_unquoted(edges, index, text))
+        return None
+    parsed = _parse_arrow(text, text.value, report)
+    if parsed is None:
+        return None
+    edge = _Written(*parsed, attributes=attributes, node=node if text is node else replace(node, anchor=text.anchor))
+    _check_attributes(edge, report)
+    return edge
+
+
+def _unquoted(edges: SequenceNode, index: int, text: ScalarNode) -> Diagnostic:
+    """A comma that was meant to join ends has ended the entry."""
+    following = edges.items[index + 1] if index + 1 < len(edges.items) else None
+    preceding = edges.items[index - 1] if index else None
+    parts = [str(text.value)]
+    if isinstance(following, ScalarNode) and _ARROW.search(str(following.value)):
+        parts.append(str(following.value))
+    elif isinstance(preceding, ScalarNode):
+        parts.insert(0, str(preceding.value))
+    quoted = Help(text=f'quote it: "{", ".join(parts)}"')
+    return diagnose("FR0111", text.span, helps=[quoted], text=text.value)
+
+
+def _parse_arrow(
+    node: ScalarNode, text: str, report: list[Diagnostic]
+) -> tuple[tuple[_End, ...], str, tuple[_End, ...]] | None:
+    arrows = list(_ARROW.finditer(text))
+    wrong = None if len(arrows) == 1 else _WRONG_ARROW.search(text)
+    if not arrows or (wrong is not None and not arrows):
+        report.append(_no_arrow(node, text, wrong))
+        return None
+    if len(arrows) > 1:
+        span = subspan(node, arrows[1].start(), arrows[1].end())
+        report.append(diagnose("FR0110", span, problem="a second arrow; write one edge for each"))
+        return None
+    arrow = arrows[0]
+    found = len(report)
+    sources = _ends(node, text, 0, arrow.start(), arrow.group(), report)
+    targets = _ends(node, text, arrow.end(), len(text), arrow.group(), report)
+    return (sources, arrow.group(), targets) if len(report) == found else None
+
+
+def _no_arrow(node: ScalarNode, text: str, wrong: re.Match[str] | None) -> Diagnostic:
+    if wrong is None:
+        return diagnose("FR0110", node.span, problem="no arrow: `->` carries data, `=>` weights, `<->` turns")
+    right = _RIGHT_ARROWS.get(wrong.group(), "=>" if wrong.group().startswith("=") else "->")
+    fixed = f"{text[: wrong.start()]}{right}{text[wrong.end() :]}"
+    if wrong.group() in ("<-", "<="):
+        fixed = f"{text[wrong.end() :].strip()} {right} {text[: wrong.start()].strip()}"
+    helps = [Help(text=f"write `{fixed}`")]
+    span = subspan(node, wrong.start(), wrong.end())
+    return diagnose("FR0110", span, helps=helps, problem=f"`{wrong.group()}` is not an arrow")
+
+
+def _ends(node: ScalarNode, text: str, start: int, stop: int, arrow: str, report: list[Diagnostic]) -> tuple[_End, ...]:
+    ends: list[_End] = []
+    at = start
+    for part in text[start:stop].split(","):
+        name = part.strip()
+        first = at + len(part) - len(part.lstrip())
+        at += len(part) + 1
+        span = subspan(node, first, first + len(name)) if name else subspan(node, min(first, len(text)), first + 1)
+        problem = _end_problem(name, arrow)
+        if problem is not None:
+            report.append(diagnose("FR0110", span, problem=problem))
+        elif any(end.text == name for end in ends):
+            report.append(diagnose("FR0110", span, problem=f"`{name}` again on this side of the arrow"))
+        else:
+            ends.append(_End(name, span))
+    return tuple(ends)
+
+
+def _end_problem(name: str, arrow: str) -> str | None:
+    if not name:
+        return "a name is missing here"
+    if _END.match(name) is None:
+        return "an end is `role.op`, `role.op@label` or `data.NAME`" if arrow != "=>" else "an end of `=>` is a role"
+    if arrow == "=>" and "." in name:
+        return f"weights travel between roles: write `{name.partition('.')[0]}`"
+    if arrow == "->" and "." not in name:
+        return f"data travels between ops: write `{name}.OP`"
+    return None
+
+
+def _check_attributes(edge: _Written, report: list[Diagnostic]) -> None:
+    allowed = ATTRIBUTES[edge.arrow]
+    for key, entry in edge.attributes.items():
+        if key in ALL_ATTRIBUTES and key not in allowed:
+            fit = " and ".join(f"`{arrow}`" for arrow, names in ATTRIBUTES.items() if key in names)
+            report.append(diagnose("FR0112", entry.key_span, key=key, arrow=edge.arrow, fit=fit))
+    both = [edge.attributes[key] for key in ("every_steps", "every_updates") if key in edge.attributes]
+    if len(both) == 2:
+        also = (Label(both[0].key_span, "the other"),)
+        fit = "either `every_steps` or `every_updates`"
+        report.append(diagnose("FR0112", both[1].key_span, also=also, key=both[1].key, arrow=edge.arrow, fit=fit))

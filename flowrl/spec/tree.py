@@ -1,0 +1,140 @@
+"""The located tree: what a user wrote as plain values, each key and value with its span and where it came from.
+
+Both front doors make it (yaml_tree.py from text, builder.py from calls); presets, flags and variables change it by
+making new trees; load.py turns it into documents. It knows neither YAML nor the language.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flowrl.diag.span import Span
+from flowrl.spec.flow import Origin, OriginKind, Path
+
+Plain = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalarNode:
+    value: Plain
+    span: Span
+    kind: OriginKind = OriginKind.FILE
+    text: str = ""
+    """As written, without quotes."""
+    plain: bool = True
+    """Written without quotes, so its type follows from its text."""
+    anchor: Span | None = None
+    """Where it is defined, if `span` is the place of an alias."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SequenceNode:
+    items: tuple[Node, ...]
+    span: Span
+    kind: OriginKind = OriginKind.FILE
+    flow: bool = False
+    """Written in brackets."""
+    anchor: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    key: str
+    key_span: Span
+    node: Node
+    kind: OriginKind = OriginKind.FILE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappingNode:
+    entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    span: Span
+    kind: OriginKind = OriginKind.FILE
+    anchor: Span | None = None
+
+    def get(self, key: str) -> Node | None:
+        entry = self.entries.get(key)
+        return entry.node if entry is not None else None
+
+    def with_entry(self, entry: Entry) -> MappingNode:
+        """The same mapping with `entry` in the place of an older one of its key, else at the end."""
+        return replace(self, entries={**self.entries, entry.key: entry})
+
+    def without(self, *keys: str) -> MappingNode:
+        return replace(self, entries={key: entry for key, entry in self.entries.items() if key not in keys})
+
+
+Node = ScalarNode | SequenceNode | MappingNode
+
+
+def plain_value(node: Node) -> Any:
+    """The tree as dicts, lists and scalars."""
+    if isinstance(node, MappingNode):
+        return {key: plain_value(entry.node) for key, entry in node.entries.items()}
+    if isinstance(node, SequenceNode):
+        return [plain_value(item) for item in node.items]
+    return node.value
+
+
+def child(node: Node, key: str | int) -> Node | None:
+    """The value under `key` of a mapping or at index `key` of a list; None if there is none."""
+    if isinstance(node, MappingNode):
+        return node.get(key) if isinstance(key, str) else None
+    if isinstance(node, SequenceNode) and isinstance(key, int) and key < len(node.items):
+        return node.items[key]
+    return None
+
+
+def descend(node: Node, path: Path) -> Node | None:
+    found: Node | None = node
+    for key in path:
+        found = child(found, key) if found is not None else None
+    return found
+
+
+def node_span(node: Node) -> Span:
+    """Where a value stands: a long collection is shown by its first line."""
+    return node.span
+
+
+def key_span(root: Node, path: Path) -> Span:
+    """The span of the key of the value at `path`: for list items and the root, that of the value."""
+    parent = descend(root, path[:-1]) if path else None
+    if isinstance(parent, MappingNode) and isinstance(path[-1], str) and path[-1] in parent.entries:
+        return parent.entries[path[-1]].key_span
+    found = descend(root, path)
+    return found.span if found is not None else root.span
+
+
+def merge(base: Node, over: Node) -> Node:
+    """Mappings deep, everything else replaced by `over`."""
+    if not (isinstance(base, MappingNode) and isinstance(over, MappingNode)):
+        return over
+    entries = dict(base.entries)
+    for key, entry in over.entries.items():
+        below = entries.get(key)
+        entries[key] = replace(entry, node=merge(below.node, entry.node)) if below is not None else entry
+    return replace(over, entries=entries)
+
+
+def origins(node: Node, path: Path = (), key: Span | None = None) -> Iterator[tuple[Path, Origin]]:
+    """The origin of every value below `node`, itself first."""
+    yield path, Origin(kind=node.kind, value=node.span, key=key)
+    if isinstance(node, MappingNode):
+        for name, entry in node.entries.items():
+            yield from origins(entry.node, (*path, name), entry.key_span)
+    elif isinstance(node, SequenceNode):
+        for index, item in enumerate(node.items):
+            yield from origins(item, (*path, index))
+
+
+def subspan(node: ScalarNode, start: int, end: int) -> Span:
+    """The place of characters [start, end) of a scalar; all of it if they cannot be told apart in the source."""
+    span = node.span
+    quotes = span.end_column - span.column - len(node.text)
+    if span.line != span.end_line or quotes != (0 if node.plain else 2) or node.anchor is not None:
+        return span
+    first = span.column + quotes // 2
+    return Span(span.file, span.line, first + start, span.line, first + max(end, start + 1))

@@ -1,0 +1,106 @@
+"""`vars`: their order by who refers to whom, and the tree with all of them rendered into its scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from flowrl.diag.diagnostic import Diagnostic, Label, diagnose
+from flowrl.spec.tree import Entry, MappingNode, Node, SequenceNode, plain_value
+
+
+def render_variables(root: MappingNode, report: list[Diagnostic]) -> MappingNode:
+    """Render every scalar of the flow. A stage's own `vars` add to the file's and win over them within the stage."""
+    if not _mentions_templates(root):
+        return root
+    variables, scope = _evaluate(root.get("vars"), {}, report)
+    stages = root.get("stages")
+    rest = _render(root.without("vars", "stages"), scope, report)
+    assert isinstance(rest, MappingNode)
+    new: dict[str, Node] = {}
+    if variables is not None:
+        new["vars"] = variables
+    if stages is not None:
+        new["stages"] = _stages(stages, scope, report)
+    entries = {
+        key: replace(entry, node=new[key]) if key in new else rest.entries[key] for key, entry in root.entries.items()
+    }
+    return replace(root, entries=entries)
+
+
+def _mentions_templates(node: Node) -> bool:
+    """Whether any text holds a mark of a template; without one, Jinja2 need not be imported."""
+    if isinstance(node, MappingNode):
+        return any(_mentions_templates(entry.node) for entry in node.entries.values())
+    if isinstance(node, SequenceNode):
+        return any(_mentions_templates(item) for item in node.items)
+    return isinstance(node.value, str) and "{" in node.value
+
+
+def _render(node: Node, scope: Mapping[str, Any], report: list[Diagnostic]) -> Node:
+    from flowrl.spec.template import render_tree
+
+    return render_tree(node, scope, report.append)
+
+
+def _stages(stages: Node, scope: Mapping[str, Any], report: list[Diagnostic]) -> Node:
+    if not isinstance(stages, SequenceNode):
+        return _render(stages, scope, report)
+    return replace(stages, items=tuple(_stage(stage, scope, report) for stage in stages.items))
+
+
+def _stage(stage: Node, scope: Mapping[str, Any], report: list[Diagnostic]) -> Node:
+    if not isinstance(stage, MappingNode) or "vars" not in stage.entries:
+        return _render(stage, scope, report)
+    variables, own = _evaluate(stage.get("vars"), scope, report)
+    rest = _render(stage.without("vars"), own, report)
+    assert isinstance(rest, MappingNode)
+    assert variables is not None
+    entry: Entry = replace(stage.entries["vars"], node=variables)
+    return rest.with_entry(entry)
+
+
+def _evaluate(
+    node: Node | None, outer: Mapping[str, Any], report: list[Diagnostic]
+) -> tuple[Node | None, dict[str, Any]]:
+    """The `vars` node rendered, and the scope that it gives over `outer`."""
+    scope = dict(outer)
+    if not isinstance(node, MappingNode):
+        return node, scope
+    done: dict[str, Entry] = {}
+    for name in _in_order(node, report):
+        entry = node.entries[name]
+        done[name] = replace(entry, node=_render(entry.node, scope, report))
+        scope[name] = plain_value(done[name].node)
+    for name in node.entries.keys() - done.keys():
+        scope[name] = None  # part of a cycle, which is reported; what uses it has no fault of its own
+    return replace(node, entries={name: done.get(name, entry) for name, entry in node.entries.items()}), scope
+
+
+def _in_order(node: MappingNode, report: list[Diagnostic]) -> list[str]:
+    """Names with what they refer to first, else as written. Those of a cycle are reported (FR0118) and left out."""
+    from flowrl.spec.template import undeclared
+
+    needs = {name: undeclared(entry.node) & set(node.entries) for name, entry in node.entries.items()}
+    order: list[str] = []
+    waiting: list[str] = list(node.entries)
+    while ready := [name for name in waiting if needs[name] <= set(order)]:
+        order += ready
+        waiting = [name for name in waiting if name not in order]
+    if waiting:
+        first, *others = cycle = _cycle(waiting, needs)
+        also = tuple(Label(node.entries[name].key_span, f"`{name}` is part of it") for name in others)
+        way = " → ".join(f"`{name}`" for name in [*cycle, first])
+        report.append(diagnose("FR0118", node.entries[first].key_span, also=also, way=way))
+    return order
+
+
+def _cycle(waiting: list[str], needs: Mapping[str, set[str]]) -> list[str]:
+    """One cycle among the names that could not be ordered; each of them needs another one of them."""
+    path = [waiting[0]]
+    while True:
+        following = min(name for name in needs[path[-1]] if name in waiting)
+        if following in path:
+            return path[path.index(following) :]
+        path.append(following)

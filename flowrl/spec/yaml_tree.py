@@ -1,0 +1,258 @@
+"""YAML text → located tree. The only place that parses YAML; scalars have the types of the YAML 1.2 core schema.
+
+Nothing is constructed: PyYAML gives events, an explicit stack makes nodes of them. So depth and size are bounded while
+the text is read, aliases keep both of their places, and no tag can make an object.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import yaml
+from yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    MappingEndEvent,
+    MappingStartEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
+
+from flowrl.diag.diagnostic import Diagnostic, FlowError, Label, diagnose
+from flowrl.diag.span import Span
+from flowrl.spec.flow import OriginKind
+from flowrl.spec.tree import Entry, MappingNode, Node, Plain, ScalarNode, SequenceNode
+from flowrl.spec.yaml_errors import control_character, syntax_error, unquoted_template
+
+LARGEST_BYTES = 1 << 20
+LARGEST_DEPTH = 64
+LARGEST_NODES = 50_000
+"""Values after aliases are followed."""
+
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+_BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_INT = re.compile(r"[-+]?[0-9]+\Z")
+_BASED = re.compile(r"0o[0-7]+\Z|0x[0-9a-fA-F]+\Z")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
+_SPECIAL = re.compile(r"([-+]?)\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
+_LONGEST_INT = 4000
+"""Digits; Python refuses to read longer ones."""
+
+_STR_TAGS = frozenset({"!", "tag:yaml.org,2002:str"})
+
+
+def typed(text: str) -> Plain:
+    """An unquoted scalar by the YAML 1.2 core schema: 1e-6 is a number; on, off, yes and no are text."""
+    if text in _NULLS:
+        return None
+    if text in _BOOLS:
+        return _BOOLS[text]
+    if len(text) > _LONGEST_INT:
+        return text
+    if _INT.match(text):
+        return int(text)
+    if _BASED.match(text):
+        return int(text, 0)
+    if _FLOAT.match(text):
+        return float(text)
+    special = _SPECIAL.match(text)
+    if special is None:
+        return text
+    return float(f"{special.group(1) or ''}inf") if special.group(1) is not None else float("nan")
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A collection that is being read."""
+
+    start: Any
+    is_mapping: bool
+    anchor: str | None
+    flow: bool
+    entries: dict[str, Entry] = field(default_factory=dict[str, Entry])
+    merged: list[Node] = field(default_factory=list[Node])
+    items: list[Node] = field(default_factory=list[Node])
+    key: ScalarNode | None = None
+    last_end: Any = None
+    size: int = 1
+    depth: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    node: Node
+    size: int
+    depth: int
+
+
+class _Reader:
+    """Makes a tree of events. Faults that leave the rest readable are collected in `diagnostics`."""
+
+    def __init__(self, text: str, file: str, kind: OriginKind) -> None:
+        self.text = text
+        self.file = file
+        self.kind = kind
+        self.stack: list[_Frame] = []
+        self.anchors: dict[str, _Anchor | None] = {}
+        self.total = 0
+        self.documents = 0
+        self.root: Node | None = None
+        self.diagnostics: list[Diagnostic] = []
+
+    def read(self, event: yaml.Event) -> None:
+        if isinstance(event, DocumentStartEvent):
+            self._document(event)
+        elif isinstance(event, (MappingStartEvent, SequenceStartEvent)):
+            self._open(event)
+        elif isinstance(event, (MappingEndEvent, SequenceEndEvent)):
+            self._close(event)
+        elif isinstance(event, ScalarEvent):
+            self._scalar(event)
+        elif isinstance(event, AliasEvent):
+            self._alias(event)
+
+    def _span(self, event: yaml.Event) -> Span:
+        return self._between(event.start_mark, event.end_mark)
+
+    def _between(self, start: Any, end: Any) -> Span:
+        return Span(self.file, start.line + 1, start.column + 1, end.line + 1, end.column + 1)
+
+    def _document(self, event: DocumentStartEvent) -> None:
+        self.documents += 1
+        if self.documents > 1:
+            raise FlowError(diagnose("FR0010", self._span(event)))
+
+    def _check_tag(self, event: Any) -> None:
+        if event.tag is not None and event.tag not in _STR_TAGS:
+            self.diagnostics.append(diagnose("FR0014", self._span(event), tag=event.tag))
+
+    def _open(self, event: MappingStartEvent | SequenceStartEvent) -> None:
+        self._check_tag(event)
+        if len(self.stack) >= LARGEST_DEPTH:
+            raise FlowError(diagnose("FR0005", self._span(event), limit=LARGEST_DEPTH))
+        if event.anchor is not None:
+            self.anchors[event.anchor] = None
+        self._count(1, event)
+        is_mapping = isinstance(event, MappingStartEvent)
+        self.stack.append(_Frame(event.start_mark, is_mapping, event.anchor, bool(event.flow_style)))
+
+    def _count(self, size: int, event: yaml.Event) -> None:
+        self.total += size
+        if self.total > LARGEST_NODES:
+            raise FlowError(diagnose("FR0006", self._span(event), limit=LARGEST_NODES))
+
+    def _close(self, event: MappingEndEvent | SequenceEndEvent) -> None:
+        frame = self.stack.pop()
+        # A block collection ends where the next token starts; its text ends with its last value.
+        end = event.end_mark if frame.flow or frame.last_end is None else frame.last_end
+        span = self._between(frame.start, end)
+        node: Node
+        if frame.is_mapping:
+            node = MappingNode(entries=self._with_merged(frame), span=span, kind=self.kind)
+        else:
+            node = SequenceNode(items=tuple(frame.items), span=span, kind=self.kind, flow=frame.flow)
+        self._complete(node, frame.size, frame.depth, frame.anchor, end)
+
+    def _scalar(self, event: ScalarEvent) -> None:
+        self._check_tag(event)
+        self._count(1, event)
+        plain = event.style in (None, "") and event.tag is None
+        value = typed(event.value) if plain else event.value
+        node = ScalarNode(value=value, span=self._span(event), kind=self.kind, text=event.value, plain=plain)
+        self._complete(node, 1, 0, event.anchor, event.end_mark)
+
+    def _alias(self, event: AliasEvent) -> None:
+        span = self._span(event)
+        if event.anchor not in self.anchors:
+            self.diagnostics.append(diagnose("FR0012", span, problem=f"no anchor `&{event.anchor}` stands above"))
+            return self._complete(ScalarNode(value=None, span=span, kind=self.kind), 1, 0, None, event.end_mark)
+        anchor = self.anchors[event.anchor]
+        if anchor is None:
+            raise FlowError(diagnose("FR0012", span, problem=f"`&{event.anchor}` would contain itself"))
+        self._count(anchor.size, event)
+        if len(self.stack) + anchor.depth > LARGEST_DEPTH:
+            raise FlowError(diagnose("FR0005", span, limit=LARGEST_DEPTH))
+        node = replace(anchor.node, span=span, anchor=anchor.node.anchor or anchor.node.span)
+        return self._complete(node, anchor.size, anchor.depth, None, event.end_mark)
+
+    def _complete(self, node: Node, size: int, depth: int, anchor: str | None, end: Any) -> None:
+        if anchor is not None:
+            self.anchors[anchor] = _Anchor(node, size, depth)
+        if not self.stack:
+            self.root = node
+            return
+        frame = self.stack[-1]
+        frame.size += size
+        frame.depth = max(frame.depth, depth + 1)
+        frame.last_end = end
+        if not frame.is_mapping:
+            frame.items.append(node)
+        elif frame.key is None:
+            frame.key = self._key(node)
+        else:
+            self._entry(frame, frame.key, node)
+            frame.key = None
+
+    def _key(self, node: Node) -> ScalarNode:
+        if isinstance(node, ScalarNode) and node.text:
+            return node
+        row = self.text.split("\n")[node.span.line - 1]
+        self.diagnostics.append(unquoted_template(row, node.span) or diagnose("FR0013", node.span))
+        return ScalarNode(value="", span=node.span, kind=self.kind)
+
+    def _entry(self, frame: _Frame, key: ScalarNode, node: Node) -> None:
+        if key.plain and key.text == "<<":
+            frame.merged += self._merge_sources(node)
+            return
+        earlier = frame.entries.get(key.text)
+        if earlier is not None and key.text:
+            first = Label(earlier.key_span, "written here first")
+            self.diagnostics.append(diagnose("FR0011", key.span, also=(first,), key=key.text))
+        frame.entries[key.text] = Entry(key.text, key.span, node, self.kind)
+
+    def _merge_sources(self, node: Node) -> list[Node]:
+        sources: list[Node] = list(node.items) if isinstance(node, SequenceNode) else [node]
+        for source in sources:
+            if not isinstance(source, MappingNode):
+                self.diagnostics.append(diagnose("FR0016", source.span))
+        return sources
+
+    def _with_merged(self, frame: _Frame) -> dict[str, Entry]:
+        """Own keys win over merged ones, earlier merged mappings over later ones."""
+        entries = dict(frame.entries)
+        for source in frame.merged:
+            if isinstance(source, MappingNode):
+                entries = {**source.entries, **entries}
+        return entries
+
+
+def read_yaml(text: str, file: str, kind: OriginKind = OriginKind.FILE) -> Node | None:
+    """The tree of one document; None if the text has none. Raises FlowError (FR00)."""
+    if len(text.encode("utf-8", "surrogatepass")) > LARGEST_BYTES:
+        raise FlowError(diagnose("FR0004", file=file, limit=f"{LARGEST_BYTES:,} bytes"))
+    bad = control_character(text, file)
+    if bad is not None:
+        raise FlowError(bad)
+    # libyaml is ten times faster; a text that it refuses is read again in Python, which has the better words.
+    fast: Any = getattr(yaml, "CSafeLoader", None)
+    if fast is not None:
+        try:
+            return _read(text, file, kind, fast)
+        except yaml.YAMLError:
+            pass
+    try:
+        return _read(text, file, kind, yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        raise FlowError(syntax_error(error, text, file)) from None
+
+
+def _read(text: str, file: str, kind: OriginKind, loader: Any) -> Node | None:
+    reader = _Reader(text, file, kind)
+    for event in yaml.parse(text, Loader=loader):
+        reader.read(event)
+    if reader.diagnostics:
+        raise FlowError(dict.fromkeys(reader.diagnostics))
+    return reader.root
