@@ -1,0 +1,31 @@
+"""How long a stage runs, what it writes, and its gate: documents of the spec → values of the plan."""
+
+from __future__ import annotations
+
+from flowrl.plan.plan import Gate, StageRun
+from flowrl.spec.schema import GateDocument, RunDocument
+
+
+def lower_run(document: RunDocument) -> StageRun:
+    """The run section of a stage, or of the whole flow."""
+    return StageRun(
+        steps=document.steps,
+        seed=document.seed,
+        checkpoint_every_steps=document.checkpoint_every_steps,
+        keep=document.keep,
+        loggers=document.loggers,
+        samples_logged=document.samples_logged,
+    )
+
+
+def lower_gate(document: GateDocument | None) -> Gate | None:
+    """The gate of a stage, if it has one."""
+    if document is None:
+        return None
+    return Gate(
+        metric=document.metric,
+        at_least=document.at_least,
+        at_most=document.at_most,
+        when=document.when,
+        otherwise=document.otherwise,
+    )
