@@ -7,17 +7,27 @@ the verifier sees them.
 import functools
 
 import reasoning_gym
+from reasoning_gym.dataset import ProceduralDataset
 
 
 @functools.cache
-def _dataset(seed: int, size: int) -> reasoning_gym.dataset.ProceduralDataset:
+def _dataset(seed: int, size: int) -> ProceduralDataset:
     return reasoning_gym.create_dataset(
-        "chain_sum", seed=seed, size=size, min_terms=2, max_terms=2, min_digits=2, max_digits=2
+        "basic_arithmetic",
+        seed=seed,
+        size=size,
+        min_terms=2,
+        max_terms=2,
+        min_digits=2,
+        max_digits=2,
+        operators=("+",),
+        allow_parentheses=False,
+        allow_negation=False,
     )
 
 
 def problems(seed: int, size: int) -> list[dict[str, object]]:
-    """Rows with `question` ("23+45="), `response` ("86") and `entry`, what the verifier needs."""
+    """Rows with `question` ("23+45="), `response` ("86") and `entry`, which is what the verifier needs."""
     rows: list[dict[str, object]] = []
     for entry in _dataset(seed, size):
         question = entry["metadata"]["expression"].replace(" ", "") + "="

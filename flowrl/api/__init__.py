@@ -1,1 +1,123 @@
-"""The conductor: check, plan, run, and Flow's verbs."""
+"""The conductor: check, plan, run, resume, export. Each verb is a line or two over the rooms below.
+
+What runs (torch, Ray) is imported inside the verbs that need it, so that planning works without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flowrl.api.compile import Checked, check_spec, compile_spec
+from flowrl.diag.diagnostic import FlowError
+from flowrl.plan.io import dumps, loads
+from flowrl.plan.plan import Plan
+from flowrl.report.text import render_plan
+from flowrl.spec import json_schema, load, to_yaml
+from flowrl.spec.flow import FlowSpec
+
+if TYPE_CHECKING:
+    from flowrl.runtime.run import RunResult
+
+FilePath = str | Path
+
+
+def check(file: FilePath, sets: Sequence[str] = (), cluster: str | None = None) -> Checked:
+    """Every fault of a flow file, as values: raises nothing that the user caused.
+
+    Goes as far as a plan does, so that what does not fit is told too.
+    """
+    try:
+        spec = load(file, sets)
+        found = check_spec(spec)
+        if len(found.graphs) < len(spec.stages):
+            return found
+        return Checked(found.graphs, compile_spec(spec, cluster).diagnostics)
+    except FlowError as error:
+        return Checked((), error.diagnostics)
+
+
+def plan(file: FilePath, sets: Sequence[str] = (), cluster: str | None = None) -> Plan:
+    """The plan of a flow file. `cluster`: a shorthand such as 16xH100-80G, a file, or None for what the flow says.
+
+    Raises FlowError with every fault of the flow; one that does not fit gives a plan with the verdict `infeasible`.
+    """
+    return compile_spec(load(file, sets), cluster)
+
+
+def render(plan: Plan, width: int = 100, color: bool = False, ascii: bool = False) -> str:
+    """The plan as text."""
+    return render_plan(plan, width=width, color=color, ascii=ascii)
+
+
+def expand(file: FilePath, sets: Sequence[str] = ()) -> str:
+    """The flow with its preset, variables and flags worked in, as YAML."""
+    return to_yaml(load(file, sets))
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of a flow file."""
+    return json_schema()
+
+
+def run(
+    file: FilePath,
+    sets: Sequence[str] = (),
+    cluster: str | None = None,
+    launcher: str | None = None,
+    runs: FilePath = "runs",
+) -> RunResult:
+    """Plan a flow file and run it, or run a plan.json as it is."""
+    if Path(file).suffix == ".json":
+        return run_plan(loads(Path(file).read_bytes(), str(file)), launcher=launcher, runs=runs)
+    spec = load(file, sets)
+    return run_plan(compile_spec(spec, cluster), launcher=launcher, runs=runs, spec=spec)
+
+
+def run_plan(
+    plan: Plan, launcher: str | None = None, runs: FilePath = "runs", spec: FlowSpec | None = None
+) -> RunResult:
+    """Run a plan. Raises FlowError: it does not fit, or names what is not built; and for what fails in the run."""
+    if plan.verdict == "infeasible":
+        raise FlowError(plan.diagnostics)
+    from flowrl.api.preflight import preflight
+    from flowrl.runtime.run import RunOptions
+    from flowrl.runtime.run import run as run_it
+
+    preflight(plan)
+    flow = to_yaml(spec) if spec is not None else None
+    return run_it(plan, RunOptions(runs=Path(runs), launcher=launcher or "auto", flow=flow))
+
+
+def resume(run_folder: FilePath, launcher: str | None = None) -> RunResult:
+    """Continue a run from its newest checkpoint."""
+    from flowrl.runtime.resume import resume as resume_it
+    from flowrl.runtime.run import RunOptions
+
+    folder = Path(run_folder)
+    return resume_it(folder, RunOptions(runs=folder.parent, launcher=launcher or "auto"))
+
+
+def export(run_folder: FilePath, output: FilePath, step: int | None = None, role: str | None = None) -> Path:
+    """Write a checkpoint as a Hugging Face folder; gives that folder."""
+    from flowrl.runtime.export import export as export_it
+
+    return export_it(Path(run_folder), step, Path(output), role)
+
+
+__all__ = [
+    "Checked",
+    "check",
+    "dumps",
+    "expand",
+    "export",
+    "load",
+    "loads",
+    "plan",
+    "render",
+    "resume",
+    "run",
+    "run_plan",
+    "schema",
+]

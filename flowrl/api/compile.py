@@ -1,0 +1,145 @@
+"""FlowSpec → Plan: lower, passes, placement, program, estimate, for each stage. Reads like a table of contents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from flowrl import __version__
+from flowrl.api.sources import sources_of
+from flowrl.compiler.emit.program import emit
+from flowrl.compiler.lower.cluster import lower_cluster
+from flowrl.compiler.lower.graph import lower_stage
+from flowrl.compiler.lower.placement import lower_placement
+from flowrl.compiler.lower.run import lower_gate, lower_run
+from flowrl.compiler.passes.pipeline import run_passes
+from flowrl.diag.diagnostic import Diagnostic, FlowError
+from flowrl.execution.estimate import estimate
+from flowrl.graph.graph import Graph
+from flowrl.machine.cluster import Cluster
+from flowrl.machine.shape import ModelShape
+from flowrl.placement.duration import durations
+from flowrl.placement.place import place
+from flowrl.placement.request import Placement, PlacementRequest
+from flowrl.placement.shapes import handed_on, shapes_of
+from flowrl.plan.digests import catalogue_digest, digest
+from flowrl.plan.plan import Digests, Plan, Source, StagePlan
+from flowrl.program.check import check
+from flowrl.spec.flow import FlowSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What `check` found: every stage's graph that could be made, and all diagnostics."""
+
+    graphs: tuple[Graph, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def check_spec(spec: FlowSpec) -> Checked:
+    """Lower every stage and run the passes; the faults of one stage do not hide those of the next."""
+    graphs: list[Graph] = []
+    found: list[Diagnostic] = []
+    for index in range(len(spec.stages)):
+        try:
+            graph, warnings = run_passes(lower_stage(spec, index))
+        except FlowError as error:
+            found.extend(error.diagnostics)
+            continue
+        graphs.append(graph)
+        found.extend(warnings)
+    return Checked(tuple(graphs), _once(found, spec))
+
+
+def compile_spec(spec: FlowSpec, cluster: str | None = None) -> Plan:
+    """The plan of a flow on `cluster` (a shorthand, a file, or None for what the flow says).
+
+    Raises FlowError with every fault of the flow. A flow that does not fit gives a plan whose verdict is infeasible.
+    """
+    checked = check_spec(spec)
+    if len(checked.graphs) < len(spec.stages):
+        raise FlowError(checked.diagnostics)
+    machine = lower_cluster(cluster if cluster is not None else spec.document.cluster, spec=spec, flag=cluster is not None)
+    stages: list[StagePlan] = []
+    diagnostics = list(checked.diagnostics)
+    earlier: dict[str, ModelShape] = {}
+    for index, graph in enumerate(checked.graphs):
+        shapes = shapes_of(graph, spec.folder, earlier)
+        earlier |= handed_on(spec.stages[index].name, graph, shapes)
+        stage, problems = _compile_stage(spec, index, graph, shapes, machine)
+        stages.append(stage)
+        diagnostics.extend(problems)
+    return _plan(spec, machine, stages, _once(diagnostics, spec), sources_of(spec, checked.graphs))
+
+
+def _compile_stage(
+    spec: FlowSpec, index: int, graph: Graph, shapes: Mapping[str, ModelShape], cluster: Cluster
+) -> tuple[StagePlan, tuple[Diagnostic, ...]]:
+    request = lower_placement(spec, index)
+    placement = place(graph, cluster, request, shapes)
+    run = lower_run(spec.stages[index].run)
+    program = emit(graph, placement.pools, run)
+    check(program)
+    seconds = durations(
+        graph, placement.pools, program, shapes, cluster, request=request, decisions=placement.decisions
+    )
+    stage = StagePlan(
+        name=spec.stages[index].name,
+        graph=graph,
+        pools=placement.pools,
+        edges=graph.edges,
+        programs=program,
+        memory=placement.memory,
+        estimate=estimate(program, seconds, graph, _response_tokens(graph, request)),
+        decisions=placement.decisions,
+        run=run,
+        gate=lower_gate(spec.stages[index].gate),
+        starts_from=_starts_from(graph),
+    )
+    return stage, placement.diagnostics
+
+
+def _response_tokens(graph: Graph, request: PlacementRequest) -> float | None:
+    assumed = [request.assume[op.id].response_tokens for op in graph.ops if op.id in request.assume]
+    return next((tokens for tokens in assumed if tokens is not None), None)
+
+
+def _starts_from(graph: Graph) -> dict[str, str]:
+    prefix = "stages."
+    return {m.name: m.source.removeprefix(prefix) for m in graph.models if m.source.startswith(prefix)}
+
+
+def _plan(
+    spec: FlowSpec,
+    cluster: Cluster,
+    stages: list[StagePlan],
+    diagnostics: tuple[Diagnostic, ...],
+    sources: tuple[Source, ...],
+) -> Plan:
+    infeasible = any(d.exit_code == 4 for d in diagnostics)
+    functions = [source for source in sources if source.role == "function"]
+    return Plan(
+        name=spec.document.name,
+        digests=Digests(
+            flow=digest([(stage.name, stage.graph, stage.run, stage.gate) for stage in stages]),
+            cluster=digest(cluster),
+            profile=catalogue_digest(),
+            code=digest((__version__, functions)),
+        ),
+        verdict="infeasible" if infeasible else "fits",
+        cluster=cluster,
+        folder=spec.folder,
+        sources=sources,
+        run=lower_run(spec.document.run),
+        stages=tuple(stages),
+        diagnostics=diagnostics,
+    )
+
+
+def _once(diagnostics: list[Diagnostic], spec: FlowSpec) -> tuple[Diagnostic, ...]:
+    """Each diagnostic once (stages share inherited sections), without the warnings that the flow allows."""
+    allowed = set(spec.document.allow)
+    kept = [d for d in diagnostics if d.severity == "error" or d.code not in allowed]
+    return tuple(dict.fromkeys(kept))
