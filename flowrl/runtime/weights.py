@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from flowrl.backends.contract import Bytes, TensorSpec
 from flowrl.diag.diagnostic import Diagnostic, FlowError, InternalError, diagnose
@@ -81,7 +80,9 @@ class LocalBuffer:
     @contextmanager
     def reading(self, version: int) -> Iterator[Bytes]:
         slot = version % len(self._slots)
-        _require_done(self._done[slot], self._done[slot], version, self.name)
+        late = [writer for writer, done in enumerate(self._done[slot]) if done != version]
+        if late:
+            raise FlowError(_not_done(late, version, int(self._done[slot, late[0]]), self.name))
         yield self._slots[slot]
 
     def close(self) -> None:
@@ -149,19 +150,24 @@ class SharedBuffer:
             self._done[slot, writer] = version
 
     @contextmanager
-    def reading(self, version: int, timeout_seconds: float = 60.0) -> Iterator[Bytes]:
-        """As WeightBuffer.reading. Raises FlowError FR0951 if a writer holds the slot for `timeout_seconds`, FR0952 if
-        a writer has not finished this version or has begun another one."""
+    def reading(
+        self, version: int, timeout_seconds: float = 60.0, writers: Sequence[int] | None = None
+    ) -> Iterator[Bytes]:
+        """As WeightBuffer.reading; with `writers`, only theirs must be done (the others write on other hosts).
+
+        Raises FlowError FR0951 if a writer holds the slot for `timeout_seconds`, FR0952 if one has not finished this
+        version or has begun another one.
+        """
         self._require_open()
         slot = version % self.slots
         with self._locked(fcntl.LOCK_SH, slot * self.writers, self.writers, version, timeout_seconds):
-            _require_done(self._begun[slot], self._done[slot], version, self.name)
+            self._require_done(slot, version, writers)
             yield self._slot(slot)
-            _require_done(self._begun[slot], self._done[slot], version, self.name)
+            self._require_done(slot, version, writers)
 
     def checksum(self, version: int) -> int:
         """CRC-32 of the slot's bytes, whatever their state: for tests."""
-        return zlib.crc32(self._slot(version % self.slots))
+        return zlib.crc32(memoryview(self._slot(version % self.slots)))
 
     def unlink(self) -> None:
         """Take the name away once every process has opened it: the memory then goes with the last of them, however
@@ -179,6 +185,13 @@ class SharedBuffer:
         with suppress(BufferError):  # a view outlives us; the map goes when the view does
             mapping.close()
         os.close(self._file)
+
+    def _require_done(self, slot: int, version: int, writers: Sequence[int] | None) -> None:
+        begun, done = self._begun[slot], self._done[slot]
+        required = range(self.writers) if writers is None else writers
+        late = [rank for rank in required if begun[rank] != version or done[rank] != version]
+        if late:
+            raise FlowError(_not_done(late, version, int(done[late[0]]), self.name))
 
     def _require_open(self) -> None:
         if self._map is None:
@@ -210,11 +223,9 @@ class SharedBuffer:
         return True
 
 
-def _require_done(begun: npt.NDArray[np.int64], done: npt.NDArray[np.int64], version: int, buffer: str) -> None:
-    late = [rank for rank in range(len(done)) if begun[rank] != version or done[rank] != version]
-    if late:
-        ranks = ", ".join(str(rank) for rank in late)
-        raise FlowError(diagnose("FR0952", version=version, ranks=ranks, held=int(done[late[0]]), buffer=buffer))
+def _not_done(late: Sequence[int], version: int, held: int, buffer: str) -> Diagnostic:
+    ranks = ", ".join(str(rank) for rank in late)
+    return diagnose("FR0952", version=version, ranks=ranks, held=held, buffer=buffer)
 
 
 def _pages(nbytes: int) -> int:

@@ -64,6 +64,18 @@ def test_a_version_is_refused_unless_every_writer_has_done_it() -> None:
         buffer.close()
 
 
+def test_a_host_asks_only_for_the_writers_it_has() -> None:
+    buffer = SharedBuffer.create(3, writers=3)
+    with buffer.writing(1, 1) as data:
+        data[1] = 5
+    with buffer.reading(1, writers=[1]) as data:
+        assert data.tolist() == [0, 5, 0]
+    with pytest.raises(FlowError) as error, buffer.reading(1, writers=[1, 2]):
+        pass
+    assert _code(error) == "FR0952"
+    buffer.close()
+
+
 def test_an_exception_while_writing_leaves_the_version_undone() -> None:
     for buffer in (SharedBuffer.create(3), LocalBuffer(3, slots=2)):
         with buffer.writing(1) as data:
