@@ -61,7 +61,7 @@ def _owned(graph: Graph, op: Op, input: Input) -> list[Op]:
     """Ops of the named role and label. Without a label: those with the reader's own label, else those without one."""
     owner = input.chosen or ""
     role, _, label = owner.partition("@")
-    named = [o for o in graph.ops if o.role == role or o.id == owner]
+    named = [o for o in graph.ops if o.role == role]
     if label:
         return [o for o in named if o.label == label]
     own = [o for o in named if o.label == op.label and o.id != op.id]
@@ -145,8 +145,7 @@ def _ambiguous(graph: Graph, records: Records, op: Op, input: Input, producers: 
 
 def _owner(op: Op) -> str:
     """How `inputs:` names the op."""
-    base = f"data.{op.method}" if op.role == "data" else op.role
-    return base if op.label is None else f"{base}@{op.label}"
+    return op.role if op.label is None else f"{op.role}@{op.label}"
 
 
 def _arrivals(graph: Graph, records: Records, op: Op, field: str, producer: str) -> list[Label]:

@@ -94,6 +94,14 @@ class EstimatorSignature(msgspec.Struct, frozen=True, kw_only=True):
     """Least samples_per_prompt for which it is defined and not always zero."""
 
 
+class BuiltinReward(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields that a function of ours reads, and the arguments it takes from `args:`."""
+
+    fields: tuple[str, ...]
+    args: tuple[str, ...] = ()
+    optional_args: tuple[str, ...] = ()
+
+
 def slot(name: str, *, unit: Unit | None = None, optional: bool = False) -> Input:
     """The unbound input `name`, with the dtype and, unless given, the unit of the column of that name."""
     column = FIELDS[name]
@@ -243,10 +251,10 @@ ESTIMATORS: dict[str, EstimatorSignature] = {
     "best_worst": EstimatorSignature(reads=("rewards",), writes=("pair_sign",), kl=False, smallest_group=2),
 }
 
-BUILTIN_REWARDS: dict[str, tuple[str, ...]] = {
-    "overlong": ("loss_mask",),
+BUILTIN_REWARDS: dict[str, BuiltinReward] = {
+    "overlong": BuiltinReward(fields=("loss_mask",), args=("max_tokens", "buffer_tokens"), optional_args=("penalty",)),
 }
-"""Reward functions that ship with FlowRL (`flowrl:NAME`) and the fields they read."""
+"""Reward functions that ship with FlowRL (`flowrl:NAME`)."""
 
 
 def methods(kind: Kind, head: str | None) -> tuple[str, ...]:

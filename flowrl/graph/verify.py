@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
 from flowrl.graph.algorithms import find_cycle
-from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Op
+from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Kind, Op
 from flowrl.graph.params import UpdateParams
 from flowrl.graph.records import data_links
 from flowrl.graph.types import dtypes_agree
@@ -29,10 +29,12 @@ def unique_names(graph: Graph) -> Iterator[str]:
 
 
 def owners_exist(graph: Graph) -> Iterator[str]:
-    roles, models = {role.name for role in graph.roles}, {model.name for model in graph.models}
+    models = {model.name for model in graph.models}
+    kinds = {role.name: role.kind for role in graph.roles}
     for op in graph.ops:
-        spelled = f"{op.role}.{op.method}" + (f"@{op.label}" if op.label is not None else "")
-        if op.role not in roles:
+        stem = op.role if kinds.get(op.role) is Kind.DATA else f"{op.role}.{op.method}"
+        spelled = stem + (f"@{op.label}" if op.label is not None else "")
+        if op.role not in kinds:
             yield f"op {op.id} is of role {op.role}, which is not there"
         if op.id != spelled:
             yield f"op {op.id} should be named {spelled}"

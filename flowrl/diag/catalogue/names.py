@@ -133,15 +133,16 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         id="FR0221",
-        headline="edge with a repeated end",
-        label="`{name}` stands twice on one side of the edge",
-        help="name it once",
-    ),
-    Code(
-        id="FR0222",
         headline="call without an edge",
         label="no edge names `{op}`",
         why="these parameters belong to a call that nothing makes",
         help="draw an edge to it, or delete the block",
+    ),
+    Code(
+        id="FR0222",
+        headline="missing parameter",
+        label="`{block}` needs `{key}`",
+        why="{why}",
+        help="add `{key}: {example}`",
     ),
 )

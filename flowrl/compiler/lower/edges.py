@@ -1,0 +1,212 @@
+"""Edges of the flow → declared edges, one for each pair of ends, and the calls that they name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flowrl.compiler.lower.stage import Stage
+from flowrl.diag.diagnostic import Help
+from flowrl.diag.span import Span
+from flowrl.graph.graph import Edge, EdgeKind, Kind
+from flowrl.graph.signatures import methods
+from flowrl.spec.schema import EdgeDocument, RewardRole, RoleDocument
+
+KINDS = {"->": EdgeKind.DATA, "=>": EdgeKind.WEIGHTS, "<->": EdgeKind.INTERACTION}
+RECEIVERS = (Kind.GENERATOR, Kind.SCORER)
+"""Kinds of role that weights edges may enter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """An end of a data edge: `role.method`, `role.method@label`, or `data.NAME` with role `data`."""
+
+    text: str
+    role: str
+    method: str
+    label: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """A call that edges name, at its first mention: where it is fed, else where it feeds."""
+
+    name: Name
+    span: Span | None
+    derived: bool = False
+
+
+def parse_name(text: str) -> Name:
+    role, _, rest = text.partition(".")
+    method, _, label = rest.partition("@")
+    return Name(text, role, method, label or None)
+
+
+def lower_edges(stage: Stage) -> tuple[tuple[Edge, ...], dict[str, CallSite]]:
+    """The declared edges in the order written, and the calls at their ends by op id. Unknown names are reported once an
+    end, and edges with such an end left out."""
+    known: set[str] = set()
+    edges: list[Edge] = []
+    for index, document in enumerate(stage.document.edges):
+        check = _check_role if document.arrow == "=>" else _check_call
+        good = {
+            end
+            for side, ends in (("sources", document.sources), ("targets", document.targets))
+            for place, end in enumerate(ends)
+            if check(stage, end, stage.span("edges", index, side, place), known)
+        }
+        edges += [edge for edge in _fanned(stage, index, document) if {edge.source, edge.target} <= good]
+    sites = _call_sites(stage, known)
+    return (*edges, *_routed(stage, edges, sites)), sites
+
+
+def check_weights(stage: Stage, edges: tuple[Edge, ...]) -> None:
+    """FR0301 for weights edges that leave anything but an updated trainer or enter anything but its like."""
+    updated = {e.target.partition(".")[0] for e in edges if e.kind is EdgeKind.DATA and ".update" in e.target}
+    for edge in edges:
+        if edge.kind is EdgeKind.WEIGHTS:
+            _check_weights(stage, edge, updated)
+
+
+def _check_weights(stage: Stage, edge: Edge, updated: set[str]) -> None:
+    source, target = stage.document.roles[edge.source], stage.document.roles[edge.target]
+    if source.kind != Kind.TRAINER:
+        problem, fix = f"`{edge.source}` is a {source.kind} and makes no weights", "start the edge at a trainer"
+    elif target.kind not in RECEIVERS:
+        problem, fix = f"`{edge.target}` is a {target.kind} and takes no weights", "end the edge at a generator"
+    elif edge.source not in updated:
+        problem, fix = f"no edge reaches `{edge.source}.update`", f"draw an edge to `{edge.source}.update`"
+    elif head_of(stage, source) != head_of(stage, target):
+        heads = f"`{edge.source}` has head {head_of(stage, source)}, `{edge.target}` {head_of(stage, target)}"
+        problem, fix = heads, "join roles with models of the same head"
+    else:
+        return
+    stage.refuse("FR0301", edge.span, [Help(text=fix)], problem=problem, fix=fix)
+
+
+def head_of(stage: Stage, role: RoleDocument) -> str | None:
+    model = stage.document.models.get(getattr(role, "model", None) or "")
+    return None if model is None else model.head
+
+
+def _fanned(stage: Stage, index: int, document: EdgeDocument) -> list[Edge]:
+    return [
+        Edge(
+            id=f"{source} {document.arrow} {target}",
+            kind=KINDS[document.arrow],
+            source=source,
+            target=target,
+            fields=document.fields or (),
+            tokens=_tokens(stage, document),
+            every_steps=document.every_steps,
+            every_updates=document.every_updates,
+            start_step=document.start_step,
+            transport=document.transport,
+            span=_span(stage, index, document, place, other),
+        )
+        for place, source in enumerate(document.sources)
+        for other, target in enumerate(document.targets)
+    ]
+
+
+def _tokens(stage: Stage, document: EdgeDocument) -> int:
+    """Weights carry 1 + max_lag versions at the start; other edges nothing."""
+    if document.arrow != "=>":
+        return 0
+    return 1 + (stage.document.schedule.max_lag if document.max_lag is None else document.max_lag)
+
+
+def _span(stage: Stage, index: int, document: EdgeDocument, source: int, target: int) -> Span | None:
+    """Of the whole entry if it is one pair, else of the end that tells this pair from the entry's others."""
+    if len(document.targets) > 1:
+        return stage.span("edges", index, "targets", target)
+    if len(document.sources) > 1:
+        return stage.span("edges", index, "sources", source)
+    return stage.span("edges", index)
+
+
+def _check_role(stage: Stage, end: str, span: Span | None, known: set[str]) -> bool:
+    if end in known:
+        return True
+    if end not in stage.document.roles:
+        stage.refuse_name("FR0201", span, end, stage.document.roles)
+        return False
+    known.add(end)
+    return True
+
+
+def _check_call(stage: Stage, end: str, span: Span | None, known: set[str]) -> bool:
+    name = parse_name(end)
+    if end in known:
+        return True
+    if name.role == "data":
+        good = _check_data(stage, name, span)
+    elif name.role not in stage.document.roles:
+        stage.refuse_name("FR0201", span, name.role, stage.document.roles)
+        return False
+    else:
+        good = _check_method(stage, name, span)
+    if good:
+        known.add(end)
+    return good
+
+
+def _check_data(stage: Stage, name: Name, span: Span | None) -> bool:
+    if name.method in stage.document.data and name.label is None:
+        return True
+    wrong = name.method if name.label is None else f"{name.method}@{name.label}"
+    stage.refuse_name("FR0204", span, wrong, stage.document.data)
+    return False
+
+
+def _check_method(stage: Stage, name: Name, span: Span | None) -> bool:
+    role = stage.document.roles[name.role]
+    head = head_of(stage, role)
+    known = methods(Kind(role.kind), head)
+    if name.method in known:
+        return True
+    of_head = f" with head {head}" if head is not None else ""
+    stage.refuse_name("FR0202", span, name.method, known, owner=f"`{name.role}`, a {role.kind}{of_head},")
+    return False
+
+
+def _call_sites(stage: Stage, known: set[str]) -> dict[str, CallSite]:
+    """Every good end of a data edge or interaction, with its first mention as a target, else as a source."""
+    places: dict[str, tuple[int, Span | None]] = {}
+    for index, document in enumerate(stage.document.edges):
+        if document.arrow == "=>":
+            continue
+        for rank, side, ends in ((0, "targets", document.targets), (1, "sources", document.sources)):
+            for place, end in enumerate(ends):
+                found = places.get(end)
+                if found is None or rank < found[0]:
+                    places[end] = (rank, stage.span("edges", index, side, place))
+    return {end: CallSite(parse_name(end), span) for end, (_, span) in places.items() if end in known}
+
+
+def _routed(stage: Stage, edges: list[Edge], sites: dict[str, CallSite]) -> list[Edge]:
+    """A router's inner calls: each routed reward reads what the router is fed, and the router reads it. Adds their
+    sites."""
+    derived: list[Edge] = []
+    for id, site in tuple(sites.items()):
+        role = stage.document.roles.get(site.name.role)
+        if not isinstance(role, RewardRole) or role.router is None:
+            continue
+        label = "" if site.name.label is None else f"@{site.name.label}"
+        for value, route in role.router.routes.items():
+            span = stage.span("roles", site.name.role, "router", "routes", value)
+            if not isinstance(stage.document.roles.get(route), RewardRole):
+                stage.refuse_name("FR0201", span, route, _rewards(stage))
+                continue
+            inner = f"{route}.score{label}"
+            sites.setdefault(inner, CallSite(parse_name(inner), span, derived=True))
+            feeds = [edge for edge in edges if edge.target == id and edge.kind is EdgeKind.DATA]
+            derived += [_inner(edge.source, inner, span) for edge in feeds] + [_inner(inner, id, span)]
+    return derived
+
+
+def _inner(source: str, target: str, span: Span | None) -> Edge:
+    return Edge(id=f"{source} -> {target}", kind=EdgeKind.DATA, source=source, target=target, derived=True, span=span)
+
+
+def _rewards(stage: Stage) -> list[str]:
+    return [name for name, role in stage.document.roles.items() if isinstance(role, RewardRole)]

@@ -1,0 +1,136 @@
+"""lower_stage: one stage of a FlowSpec → the Graph that the passes work on.
+
+An op exists because an edge names it. Every name is checked here, all problems of a stage are told together; what an
+input is bound to is left to infer_types. Loads no user code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flowrl.compiler.lower.data import lower_data
+from flowrl.compiler.lower.edges import CallSite, check_weights, head_of, lower_edges
+from flowrl.compiler.lower.ops import check_inputs, lower_op
+from flowrl.compiler.lower.params import engine_params, forward_params, optimizer_params
+from flowrl.compiler.lower.periods import with_periods
+from flowrl.compiler.lower.stage import Stage
+from flowrl.diag.diagnostic import FlowError
+from flowrl.graph.graph import Edge, Graph, Kind, Model, Op, Role, Schedule, Step
+from flowrl.spec.flow import FlowSpec
+from flowrl.spec.schema import GeneratorRole, RoleDocument, ShapeDocument, TrainerRole
+
+DATA = "data"
+"""The section's name, which no role may take."""
+
+
+def lower_stage(spec: FlowSpec, index: int) -> Graph:
+    """The graph of stage `index`: typed, named and periodic, not yet bound.
+
+    Raises FlowError with every unknown or doubled name, unreadable user function and misplaced weights edge in it.
+    """
+    stage = Stage(spec, index)
+    _check_roles(stage)
+    declared, sites = lower_edges(stage)
+    _check_labels(stage, sites)
+    check_weights(stage, declared)
+    ops = [op for site in sites.values() if (op := _lower(stage, site, declared)) is not None]
+    check_inputs(stage, ops)
+    if stage.problems:
+        raise FlowError(stage.problems)
+    document = stage.document
+    return Graph(
+        name=document.name,
+        models=_models(stage),
+        roles=(*_data_roles(ops, stage), *_roles(stage)),
+        ops=with_periods(ops, declared),
+        declared=declared,
+        step=Step(
+            prompts=document.step.prompts,
+            samples_per_prompt=document.step.samples_per_prompt,
+            updates=document.step.updates,
+            epochs=document.step.epochs,
+            spans=stage.written_keys("step", keys=("prompts", "samples_per_prompt", "updates", "epochs")),
+        ),
+        schedule=Schedule(
+            max_lag=document.schedule.max_lag,
+            partial_rollout=document.schedule.partial_rollout,
+            when_stale=document.schedule.when_stale,
+            spans=stage.written_keys("schedule", keys=("max_lag", "partial_rollout")),
+        ),
+    )
+
+
+def _lower(stage: Stage, site: CallSite, declared: Iterable[Edge]) -> Op | None:
+    return lower_data(stage, site) if site.name.role == DATA else lower_op(stage, site, declared)
+
+
+def _check_roles(stage: Stage) -> None:
+    for name, role in stage.document.roles.items():
+        if name == DATA:
+            taken = "is the name of the section with the data sets"
+            stage.refuse("FR0205", stage.key_span("roles", name), name=name, taken=taken)
+        model = _model_of(role)
+        if model is not None and model not in stage.document.models:
+            stage.refuse_name("FR0203", stage.span("roles", name, "model"), model, stage.document.models)
+
+
+def _check_labels(stage: Stage, sites: dict[str, CallSite]) -> None:
+    """Parameters of `generate@LABEL` belong to a call that an edge makes."""
+    for name, role in stage.document.roles.items():
+        if not isinstance(role, GeneratorRole):
+            continue
+        for label in role.labelled:
+            op = f"{name}.generate@{label}"
+            if op not in sites:
+                stage.refuse("FR0221", stage.key_span("roles", name, f"generate@{label}"), op=op)
+
+
+def _model_of(role: RoleDocument) -> str | None:
+    return getattr(role, "model", None)
+
+
+def _models(stage: Stage) -> tuple[Model, ...]:
+    """The models that a role of the stage uses."""
+    used = {_model_of(role) for role in stage.document.roles.values()}
+    return tuple(_model(stage, name) for name in stage.document.models if name in used)
+
+
+def _model(stage: Stage, name: str) -> Model:
+    model = stage.document.models[name]
+    shape = model.source if isinstance(model.source, ShapeDocument) else None
+    return Model(
+        name=name,
+        source="inline" if isinstance(model.source, ShapeDocument) else model.source,
+        head=model.head,
+        dtype=model.dtype,
+        inline=None if shape is None else shape.model_dump(exclude_none=True),
+        lora=None if model.lora is None else model.lora.model_dump(),
+        span=stage.key_span("models", name),
+    )
+
+
+def _data_roles(ops: Iterable[Op], stage: Stage) -> tuple[Role, ...]:
+    sets = [op for op in ops if op.role == f"{DATA}.{op.method}"]
+    return tuple(Role(name=op.role, kind=Kind.DATA, span=stage.key_span(DATA, op.method)) for op in sets)
+
+
+def _roles(stage: Stage) -> tuple[Role, ...]:
+    return tuple(_role(stage, name, role) for name, role in stage.document.roles.items())
+
+
+def _role(stage: Stage, name: str, role: RoleDocument) -> Role:
+    is_trainer = isinstance(role, TrainerRole)
+    method = "values" if head_of(stage, role) == "scalar" else "log_probs"
+    return Role(
+        name=name,
+        kind=Kind(role.kind),
+        model=_model_of(role),
+        backend=role.backend,
+        trainable=False,
+        optimizer=optimizer_params(role) if is_trainer else None,
+        engine=engine_params(role.engine),
+        on_error=role.on_error,
+        frozen=isinstance(role, GeneratorRole) and role.frozen,
+        forward=forward_params(role, method) if is_trainer else None,
+        span=stage.key_span("roles", name),
+    )

@@ -1,0 +1,230 @@
+"""Calls that edges name → ops with inputs, outputs and parameters, by the kind of their role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from flowrl.compiler.lower import params
+from flowrl.compiler.lower.edges import CallSite, head_of
+from flowrl.compiler.lower.stage import Stage
+from flowrl.compiler.lower.user_functions import inputs_of, signature_of
+from flowrl.diag.diagnostic import Diagnostic
+from flowrl.graph import signatures
+from flowrl.graph.graph import Edge, Input, Kind, Op
+from flowrl.graph.params import CallParams, ForwardParams
+from flowrl.graph.signatures import FIELDS, slot
+from flowrl.graph.types import Field, Granularity, Unit
+from flowrl.spec import schema
+from flowrl.spec.schema import RoleDocument
+
+
+def lower_op(stage: Stage, site: CallSite, edges: Iterable[Edge]) -> Op | None:
+    """The op that a call stands for; None where its parameters are at fault (the stage then has the problem)."""
+    name = site.name
+    role = stage.document.roles[name.role]
+    signature = signatures.op_signature(Kind(role.kind), name.method, head_of(stage, role))
+    assert signature is not None, name.text
+    plain = Op(
+        id=name.text,
+        role=name.role,
+        method=name.method,
+        label=name.label,
+        granularity=signature.granularity,
+        inputs=signature.reads,
+        outputs=signature.writes,
+        derived=site.derived,
+        span=site.span,
+    )
+    op = _LOWER[role.kind](stage, role, plain)
+    if op is None:
+        return None
+    if role.kind == Kind.ENV and name.method == "reset":
+        op = replace(op, inputs=_reset_inputs(stage, op, edges))
+    if head_of(stage, role) == "denoiser":
+        inputs, outputs = signatures.denoiser_reads(op.inputs), signatures.denoiser_writes(op.outputs)
+        op = replace(op, inputs=inputs, outputs=outputs)
+    return replace(op, inputs=tuple(_chosen(stage, role, name.role, input) for input in op.inputs))
+
+
+def check_inputs(stage: Stage, ops: Iterable[Op]) -> None:
+    """Every slot that a role's `inputs:` names is read by an op of the role, and names a column as `role.field`."""
+    slots: dict[str, set[str]] = {}
+    for op in ops:
+        slots.setdefault(op.role, set()).update(input.slot for input in op.inputs)
+    for name, role in stage.document.roles.items():
+        for slot_name, column in role.inputs.items():
+            if name in slots and slot_name not in slots[name]:
+                known = ", ".join(sorted(slots[name])) or "nothing"
+                stage.refuse("FR0220", stage.key_span("roles", name, "inputs", slot_name),
+                             role=name, name=slot_name, known=known)  # fmt: skip
+            owner, dot, field = column.rpartition(".")
+            if not (owner and dot and field) or not _owner_known(stage, owner):
+                span = stage.span("roles", name, "inputs", slot_name)
+                problem = f"`{column}` names no role and field"
+                stage.refuse("FR0219", span, problem=problem, fix="write `role.field`")
+
+
+def _owner_known(stage: Stage, owner: str) -> bool:
+    role, _, rest = owner.partition(".")
+    if role == "data":
+        return rest in stage.document.data
+    return owner.partition("@")[0] in stage.document.roles
+
+
+def _chosen(stage: Stage, role: RoleDocument, name: str, input: Input) -> Input:
+    column = role.inputs.get(input.slot)
+    if column is None:
+        return input
+    owner, _, field = column.rpartition(".")
+    return replace(input, field=field, chosen=owner, span=stage.span("roles", name, "inputs", input.slot))
+
+
+def _generator(stage: Stage, role: schema.GeneratorRole, op: Op) -> Op:
+    head = head_of(stage, role) or "lm"
+    block = "generate" if op.label is None else f"generate@{op.label}"
+    keys = ("max_response_tokens", "samples_per_prompt", "temperature")
+    return replace(
+        op,
+        params=params.generate_params(stage, op.role, role, op.label, head),
+        spans=stage.written_keys("roles", op.role, block, keys=keys),
+    )
+
+
+def _trainer(stage: Stage, role: schema.TrainerRole, op: Op) -> Op | None:
+    if op.method != "update":
+        return replace(op, params=params.forward_params(role, op.method))
+    update = params.update_params(stage, op.role, role, head_of(stage, role))
+    if update is None:
+        return None
+    keys = ("loss", "updates", "epochs", "old_log_probs", "correction", "kl")
+    return replace(
+        op,
+        inputs=signatures.update_reads(update),
+        params=update,
+        spans=stage.written_keys("roles", op.role, "update", keys=keys),
+    )
+
+
+def _scorer(stage: Stage, role: schema.ScorerRole, op: Op) -> Op:
+    writes = signatures.scorer_writes(op.method, role.top_k)
+    return replace(op, outputs=writes, params=ForwardParams(micro_batch_tokens=role.micro_batch_tokens))
+
+
+def _estimator(stage: Stage, role: schema.EstimatorRole, op: Op) -> Op | None:
+    estimate = params.estimate_params(stage, op.role, role)
+    if estimate is None:
+        return None
+    return replace(
+        op,
+        granularity=signatures.estimate_granularity(estimate),
+        inputs=signatures.estimate_reads(estimate),
+        outputs=signatures.estimate_writes(estimate),
+        params=estimate,
+        spans=stage.written_keys("roles", op.role, keys=("estimator", "normalize", "kl")),
+    )
+
+
+def _reward(stage: Stage, role: schema.RewardRole, op: Op) -> Op | None:
+    rewards = replace(FIELDS["rewards"], unit=Unit(role.unit))
+    inputs = op.inputs if op.method == "compare" else _score_inputs(stage, role, op)
+    if inputs is None:
+        return None
+    return replace(op, inputs=inputs, outputs=(rewards,), params=params.score_params(role))
+
+
+def _score_inputs(stage: Stage, role: schema.RewardRole, op: Op) -> tuple[Input, ...] | None:
+    if role.flavour == "function":
+        return _function_inputs(stage, op, role.function or "", role.args)
+    if role.sandbox is not None:
+        return (slot("response"), _column(role.sandbox.tests))
+    if role.combine is not None:
+        return tuple(_of_role(other) for other in role.combine)
+    if role.router is not None:
+        return (_column(role.router.by), *(_of_role(r) for r in dict.fromkeys(role.router.routes.values())))
+    if role.flavour == "model" and head_of(stage, role) not in (None, "scalar"):
+        span = stage.span("roles", op.role, "model")
+        facts = {"reader": f"reward `{op.role}`", "want": "scalar", "model": role.model, "have": head_of(stage, role)}
+        stage.refuse("FR0218", span, (), **facts)
+    # A reward model has a tokenizer of its own, so it reads text (LANGUAGE.md, "Binding" 6).
+    return (slot("prompt"), slot("response"))
+
+
+def _filter(stage: Stage, role: schema.FilterRole, op: Op) -> Op | None:
+    granularity = Granularity.GROUP if role.unit == "group" else Granularity.SAMPLE
+    by = role.by or "rewards"
+    owner, _, field = by.rpartition(".")
+    inputs: tuple[Input, ...] | None = (_column(field, owner or None, stage.span("roles", op.role, "by")),)
+    if role.rule == "truncated":
+        inputs = (slot("finish_reason"),)
+    if role.rule == "function" and role.function is not None:
+        inputs = _function_inputs(stage, op, role.function, role.args)
+    if inputs is None:
+        return None
+    return replace(op, granularity=granularity, inputs=inputs, params=params.filter_params(role))
+
+
+def _env(stage: Stage, role: schema.EnvRole, op: Op) -> Op:
+    return replace(op, params=params.env_params(role))
+
+
+def _function(stage: Stage, role: schema.FunctionRole, op: Op) -> Op | None:
+    inputs = _function_inputs(stage, op, role.function, role.args)
+    if inputs is None:
+        return None
+    outputs = (Field(name=name, unit=Unit(o.unit), dtype=o.dtype) for name, o in role.outputs.items())
+    return replace(
+        op,
+        granularity=Granularity(role.unit),
+        inputs=inputs,
+        outputs=tuple(outputs),
+        params=CallParams(function=role.function, args=dict(role.args)),
+    )
+
+
+_LOWER: Mapping[str, Callable[[Stage, Any, Op], Op | None]] = {
+    "generator": _generator,
+    "trainer": _trainer,
+    "scorer": _scorer,
+    "estimator": _estimator,
+    "reward": _reward,
+    "filter": _filter,
+    "env": _env,
+    "function": _function,
+}
+
+
+def _function_inputs(stage: Stage, op: Op, function: str, args: Mapping[str, Any]) -> tuple[Input, ...] | None:
+    """Inputs by parameter names; those with a default are optional. None, with the problem kept, if unreadable."""
+    span = stage.span("roles", op.role, "function")
+    signature = signature_of(function, stage.folder, span)
+    if isinstance(signature, Diagnostic):
+        stage.problems.append(signature)
+        return None
+    name = function.rpartition(":")[2]
+    args_span = stage.written("roles", op.role, "args") or span
+    inputs = inputs_of(signature, args, name, args_span)
+    if isinstance(inputs, Diagnostic):
+        stage.problems.append(inputs)
+        return None
+    required, optional = inputs
+    return (*(_column(p) for p in required), *(replace(_column(p), optional=True) for p in optional))
+
+
+def _column(field: str, chosen: str | None = None, span: Any = None) -> Input:
+    """An input of any unit and type."""
+    return Input(slot=field, field=field, chosen=chosen, span=span if chosen is not None else None)
+
+
+def _of_role(role: str) -> Input:
+    """The rewards of one of several reward roles."""
+    return Input(slot=role, field="rewards", unit=Unit.SAMPLE, dtype="f32", chosen=role)
+
+
+def _reset_inputs(stage: Stage, op: Op, edges: Iterable[Edge]) -> tuple[Input, ...]:
+    """An environment starts from the prompt's id (its seed) and the columns that its data sets keep."""
+    sets = [e.source.partition(".")[2] for e in edges if e.target == op.id and e.source.startswith("data.")]
+    columns = dict.fromkeys(column for name in sets for column in params.kept(stage, name))
+    return (slot("prompt_id"), *(_column(column) for column in columns))

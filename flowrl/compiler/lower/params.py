@@ -1,0 +1,210 @@
+"""Documents of roles and data sets → typed parameters. Defaults that depend on a name (estimator, label) are settled
+here; what depends on other ops (temperature, firings) is left to the passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowrl.compiler.lower.stage import Stage
+from flowrl.graph.params import (
+    CorrectionParams,
+    DataParams,
+    EngineParams,
+    EnvParams,
+    EstimateParams,
+    FilterParams,
+    ForwardParams,
+    GenerateParams,
+    KlParams,
+    OptimizerParams,
+    ScoreParams,
+    UpdateParams,
+)
+from flowrl.graph.signatures import ESTIMATORS, LOSSES
+from flowrl.spec.blocks import ClipDocument, EngineDocument, GenerateDocument, KlDocument
+from flowrl.spec.roles import EnvRole, EstimatorRole, FilterRole, GeneratorRole, RewardRole, TrainerRole
+from flowrl.spec.sections import DataDocument
+
+OWN_KEYS = ("gamma", "lam", "coef", "step_weight")
+"""Parameters that belong to some estimators only."""
+DENOISER_KEYS = ("denoise_steps", "eta", "height", "width", "noise_per")
+
+
+def data_params(stage: Stage, name: str, data: DataDocument) -> DataParams:
+    return DataParams(
+        source=data.source or "",
+        prompt=data.prompt,
+        response=data.response,
+        keep=kept(stage, name),
+        args=dict(data.args),
+        max_prompt_tokens=data.max_prompt_tokens,
+        on_long=data.on_long,
+        order=data.order,
+        seeds=data.seeds,
+        mix={other: float(share) for other, share in (data.mix or {}).items()},
+        tag=data.tag,
+        chosen=data.chosen,
+        rejected=data.rejected,
+        images=data.images,
+        template=data.template,
+    )
+
+
+def kept(stage: Stage, name: str) -> tuple[str, ...]:
+    """Columns that stay in the record: the set's own and, of a mix, those of its sources."""
+    data = stage.document.data[name]
+    of_sources = (column for other in data.mix or () for column in _keep(stage, other))
+    return tuple(dict.fromkeys((*data.keep, *of_sources)))
+
+
+def _keep(stage: Stage, name: str) -> tuple[str, ...]:
+    data = stage.document.data.get(name)
+    return () if data is None else data.keep
+
+
+def generate_params(stage: Stage, name: str, role: GeneratorRole, label: str | None, head: str) -> GenerateParams:
+    """Of `generate`, or of `generate@label`: its own keys over those of `generate`, one sample a prompt unless said."""
+    values: dict[str, Any] = role.generate.model_dump()
+    samples = stage.document.step.samples_per_prompt
+    if label is not None:
+        over = role.labelled[label].model_dump(exclude_none=True) if label in role.labelled else {}
+        samples = over.pop("samples_per_prompt", 1)
+        values |= over
+    if values["max_response_tokens"] is None and head != "denoiser":
+        span = stage.span("roles", name, "generate")
+        block = f"{name}.generate"
+        why = "memory and batches are planned for the longest response"
+        stage.refuse("FR0222", span, block=block, key="max_response_tokens", why=why, example="1024")
+    return GenerateParams(
+        max_response_tokens=values["max_response_tokens"] or 0,
+        max_context_tokens=values["max_context_tokens"],
+        max_turn_tokens=values["max_turn_tokens"],
+        temperature=float(values["temperature"]),
+        top_p=float(values["top_p"]),
+        top_k=values["top_k"],
+        stop=tuple(values["stop"]),
+        samples_per_prompt=samples,
+        extra=_denoiser(values),
+    )
+
+
+def update_params(stage: Stage, name: str, role: TrainerRole, head: str | None) -> UpdateParams | None:
+    """Of a trainer's update; None where the loss is unknown."""
+    update = role.update
+    loss = LOSSES.get(update.loss)
+    if loss is None:
+        stage.refuse_name("FR0215", stage.span("roles", name, "update", "loss"), update.loss, LOSSES)
+        return None
+    if head is not None and head != loss.head and not (loss.head == "lm" and head == "denoiser"):
+        span = stage.span("roles", name, "update", "loss")
+        reader = f"loss `{update.loss}` of `{name}`"
+        stage.refuse("FR0218", span, reader=reader, want=loss.head, model=role.model, have=head)
+    clip = update.clip_ratio
+    low, high = (clip.low, clip.high) if isinstance(clip, ClipDocument) else (clip, clip)
+    step = stage.document.step
+    corrections = tuple(
+        CorrectionParams(name=c.name, unit=c.unit, cap=c.cap, floor=c.floor) for c in update.corrections
+    )
+    return UpdateParams(
+        loss=update.loss,
+        clip_low=float(low),
+        clip_high=float(high),
+        clip_dual=update.clip_dual,
+        clip_value=update.clip_value,
+        aggregate=update.aggregate,
+        entropy_coef=float(update.entropy_coef),
+        beta=update.beta,
+        kl=kl_params(update.kl),
+        old_log_probs=update.old_log_probs,
+        corrections=corrections,
+        updates=step.updates if update.updates is None else update.updates,
+        epochs=step.epochs if update.epochs is None else update.epochs,
+        micro_batch_tokens=update.micro_batch_tokens,
+        action_share=update.action_share,
+    )
+
+
+def estimate_params(stage: Stage, name: str, role: EstimatorRole) -> EstimateParams | None:
+    """Of an estimator, with its own defaults; None where it is unknown."""
+    estimator = ESTIMATORS.get(role.estimator)
+    if estimator is None:
+        stage.refuse_name("FR0216", stage.span("roles", name, "estimator"), role.estimator, ESTIMATORS)
+        return None
+    given = {key: getattr(role, key) for key in OWN_KEYS if getattr(role, key) is not None}
+    for key in given:
+        if key not in estimator.keys:
+            known = ", ".join(estimator.keys) or "none"
+            span = stage.key_span("roles", name, key)
+            stage.refuse("FR0217", span, estimator=role.estimator, key=key, known=known)
+    if role.kl is not None and not estimator.kl:
+        known = ", ".join(estimator.keys) or "none"
+        stage.refuse("FR0217", stage.key_span("roles", name, "kl"), estimator=role.estimator, key="kl", known=known)
+    values = {key: float(value) for key, value in {**estimator.keys, **given}.items() if key in estimator.keys}
+    return EstimateParams(
+        estimator=role.estimator,
+        normalize=role.normalize or estimator.normalize,
+        kl=kl_params(role.kl),
+        gamma=values.pop("gamma", 1.0),
+        lam=values.pop("lam", 1.0),
+        extra=values,
+    )
+
+
+def score_params(role: RewardRole) -> ScoreParams:
+    return ScoreParams(
+        flavour=role.flavour,
+        function=role.function,
+        args=dict(role.args),
+        timeout_seconds=role.timeout_seconds,
+        micro_batch_tokens=role.micro_batch_tokens,
+        extra=_flavour(role),
+    )
+
+
+def filter_params(role: FilterRole) -> FilterParams:
+    return FilterParams(
+        rule=role.rule,
+        unit=role.unit,
+        keep_top=role.keep_top,
+        min=role.min,
+        max=role.max,
+        action=role.action,
+        function=role.function,
+        args=dict(role.args),
+    )
+
+
+def env_params(role: EnvRole) -> EnvParams:
+    return EnvParams(env=role.env, max_turns=role.max_turns, args=dict(role.args), parallel=role.parallel)
+
+
+def forward_params(role: TrainerRole, method: str) -> ForwardParams:
+    block = role.values if method == "values" else role.log_probs
+    return ForwardParams(micro_batch_tokens=block.micro_batch_tokens)
+
+
+def optimizer_params(role: TrainerRole) -> OptimizerParams:
+    return OptimizerParams(**role.optimizer.model_dump())
+
+
+def engine_params(engine: EngineDocument) -> EngineParams:
+    return EngineParams(**engine.model_dump())
+
+
+def kl_params(kl: KlDocument | None) -> KlParams | None:
+    return None if kl is None else KlParams(coef=float(kl.coef), form=kl.form)
+
+
+def _flavour(role: RewardRole) -> dict[str, Any]:
+    """Keys of a judge, sandbox, router or combine."""
+    blocks = {name: getattr(role, name) for name in ("judge", "sandbox", "router")}
+    found: dict[str, Any] = {name: b.model_dump(exclude_none=True) for name, b in blocks.items() if b is not None}
+    if role.combine is not None:
+        found["combine"] = dict(role.combine)
+    if isinstance(role.generate, GenerateDocument):
+        found["generate"] = role.generate.model_dump(exclude_none=True)
+    return found
+
+
+def _denoiser(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: values[key] for key in DENOISER_KEYS if values.get(key) is not None}

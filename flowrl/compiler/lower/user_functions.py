@@ -1,0 +1,189 @@
+"""Functions that the user wrote, read by their syntax tree and never run.
+
+Takes `FILE.py:NAME` and the flow's folder, gives the function's parameters: a reward's inputs are its parameter names.
+Everything that keeps them from being read is a diagnostic of the FR021x codes.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowrl.diag.diagnostic import Diagnostic, Help, diagnose
+from flowrl.diag.near import near_names
+from flowrl.diag.span import Span
+from flowrl.graph.signatures import BUILTIN_REWARDS
+
+BUILTIN_PREFIX = "flowrl:"
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """`required` and `optional` (those with a default) are parameter names in order; `text` is the `def` line."""
+
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+    takes_any: bool = False
+    """Whether `**kwargs` takes any other argument."""
+    args_only: tuple[str, ...] = ()
+    """Required parameters that are never inputs (of functions that ship with FlowRL)."""
+    text: str = ""
+
+
+def is_function(source: str) -> bool:
+    """Whether a `source` names a function of a Python file rather than a data file."""
+    return source.rpartition(":")[0].endswith(".py")
+
+
+def signature_of(function: str, folder: str, span: Span | None) -> Signature | Diagnostic:
+    """The parameters of `FILE.py:NAME` or `flowrl:NAME`."""
+    place, _, name = function.rpartition(":")
+    if function.startswith(BUILTIN_PREFIX):
+        return _builtin(name, span)
+    if not place.endswith(".py"):
+        fix = Help(text=f"write `FILE.py:{name or 'NAME'}`")
+        return diagnose("FR0210", span, helps=[fix], file=function, folder=folder)
+    tree = _parsed(place, folder, span)
+    if isinstance(tree, Diagnostic):
+        return tree
+    definition = _definition(tree, name)
+    if definition is None:
+        return _not_defined(tree, place, name, span)
+    if isinstance(definition, _Function):
+        return _signature(definition, place, span)
+    problem = f"is not a `def` but {definition}"
+    return diagnose("FR0213", span, file=place, name=name, problem=problem)
+
+
+def inputs_of(
+    signature: Signature, args: Mapping[str, Any], name: str, span: Span | None
+) -> tuple[tuple[str, ...], tuple[str, ...]] | Diagnostic:
+    """The function's required and optional inputs: its parameters without those that `args` give."""
+    missing = [parameter for parameter in signature.args_only if parameter not in args]
+    problem = _needs(signature, missing, name, span) if missing else _misfit(signature, args, name, span)
+    if problem is not None:
+        return problem
+    required = tuple(parameter for parameter in signature.required if parameter not in args)
+    return required, tuple(parameter for parameter in signature.optional if parameter not in args)
+
+
+def check_call(signature: Signature, args: Mapping[str, Any], name: str, span: Span | None) -> Diagnostic | None:
+    """Whether `args` alone are a call of the function (a data source has no other inputs)."""
+    missing = [parameter for parameter in signature.required if parameter not in args]
+    return _needs(signature, missing, name, span) if missing else _misfit(signature, args, name, span)
+
+
+def _needs(signature: Signature, missing: Iterable[str], name: str, span: Span | None) -> Diagnostic:
+    named = ", ".join(f"`{parameter}`" for parameter in missing)
+    fix = Help(text=f"give {named} in `args:`")
+    return diagnose("FR0214", span, helps=[fix], name=name, problem=f"needs {named}", signature=signature.text)
+
+
+def _misfit(signature: Signature, args: Mapping[str, Any], name: str, span: Span | None) -> Diagnostic | None:
+    known = (*signature.required, *signature.optional)
+    unknown = [argument for argument in args if argument not in known]
+    if not unknown or signature.takes_any:
+        return None
+    near = near_names(unknown[0], known)
+    helps = [Help(text=f"a parameter with a near name exists: `{near[0]}`")] if near else []
+    problem = f"has no parameter `{unknown[0]}`"
+    return diagnose("FR0214", span, helps=helps, name=name, problem=problem, signature=signature.text)
+
+
+def _builtin(name: str, span: Span | None) -> Signature | Diagnostic:
+    known = BUILTIN_REWARDS.get(name)
+    if known is None:
+        return _not_found(name, "flowrl", BUILTIN_REWARDS, span)
+    text = ", ".join((*known.fields, *known.args, *(f"{argument}=…" for argument in known.optional_args)))
+    required = (*known.fields, *known.args)
+    return Signature(required, known.optional_args, args_only=known.args, text=f"def {name}({text})")
+
+
+def _parsed(place: str, folder: str, span: Span | None) -> ast.Module | Diagnostic:
+    path = Path(folder) / place
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return diagnose("FR0210", span, file=place, folder=folder)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text, filename=place)
+    except (SyntaxError, ValueError) as fault:
+        line = getattr(fault, "lineno", None) or 1
+        problem = getattr(fault, "msg", None) or str(fault)
+        return diagnose("FR0212", span, file=place, line=line, problem=problem)
+
+
+def _definition(tree: ast.Module, name: str) -> _Function | str | None:
+    """The last top-level definition of the name; in words if it is no function whose parameters stand there."""
+    found: _Function | str | None = None
+    for statement in _top_level(tree.body):
+        if isinstance(statement, _Function) and statement.name == name:
+            found = statement
+        elif isinstance(statement, ast.ClassDef) and statement.name == name:
+            found = "a class"
+        elif isinstance(statement, ast.Assign | ast.AnnAssign) and name in _assigned(statement):
+            found = "an assignment"
+        elif isinstance(statement, ast.Import | ast.ImportFrom) and name in _imported(statement):
+            found = "an import"
+    return found
+
+
+def _top_level(body: Iterable[ast.stmt]) -> Iterable[ast.stmt]:
+    """Statements that run when the file is imported, also within `if` and `try`."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, ast.If | ast.Try | ast.With):
+            for part in ("body", "orelse", "finalbody"):
+                yield from _top_level(getattr(statement, part, ()))
+            for handler in getattr(statement, "handlers", ()):
+                yield from _top_level(handler.body)
+
+
+def _assigned(statement: ast.Assign | ast.AnnAssign) -> set[str]:
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    return {target.id for target in targets if isinstance(target, ast.Name)}
+
+
+def _imported(statement: ast.Import | ast.ImportFrom) -> set[str]:
+    return {alias.asname or alias.name for alias in statement.names}
+
+
+def _not_defined(tree: ast.Module, place: str, name: str, span: Span | None) -> Diagnostic:
+    functions = (s.name for s in _top_level(tree.body) if isinstance(s, _Function))
+    return _not_found(name, place, [f for f in dict.fromkeys(functions) if not f.startswith("_")], span)
+
+
+def _not_found(name: str, place: str, known: Iterable[str], span: Span | None) -> Diagnostic:
+    names = list(known)
+    near = near_names(name, names)
+    helps = [Help(text=f"a function with a near name exists: `{place}:{near[0]}`")] if near else []
+    return diagnose("FR0211", span, helps=helps, file=place, name=name, known=", ".join(names) or "it has none")
+
+
+def _signature(function: _Function, place: str, span: Span | None) -> Signature | Diagnostic:
+    arguments = function.args
+    if arguments.posonlyargs:
+        problem = f"takes `{arguments.posonlyargs[0].arg}` by position only; fields are given by name"
+        return diagnose("FR0213", span, file=place, name=function.name, problem=problem)
+    if arguments.vararg is not None and not arguments.args and not arguments.kwonlyargs:
+        problem = f"takes `*{arguments.vararg.arg}` only"
+        return diagnose("FR0213", span, file=place, name=function.name, problem=problem)
+    plain = [argument.arg for argument in arguments.args]
+    with_default = plain[len(plain) - len(arguments.defaults) :]
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        plain.append(argument.arg)
+        with_default += [argument.arg] if default is not None else []
+    return Signature(
+        required=tuple(name for name in plain if name not in with_default),
+        optional=tuple(with_default),
+        takes_any=arguments.kwarg is not None,
+        text=f"def {function.name}({ast.unparse(arguments)})",
+    )
