@@ -5,7 +5,7 @@ Pure; knows names and numbers, no files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from flowrl.backends.contract import Metrics
 
@@ -43,17 +43,3 @@ def named(metrics: Metrics, role: str, label: str | None) -> dict[str, tuple[flo
 def values(metrics: Metrics) -> dict[str, float]:
     """The numbers without their weights, by name in alphabetical order."""
     return {name: float(value) for name, (value, _) in sorted(metrics.items())}
-
-
-def reward_metric(names: Iterable[str], reward_roles: Mapping[str, bool]) -> str | None:
-    """The metric that says how good the policy is: a reward role's `rewards` on validation, else in training.
-
-    `reward_roles`: role name → whether an estimator reads it; those come first.
-    """
-    ordered = sorted(reward_roles, key=lambda role: (not reward_roles[role], list(reward_roles).index(role)))
-    known = sorted(names)
-    for role in ordered:
-        labelled = [name for name in known if name.startswith(f"{role}.rewards@")]
-        if labelled:
-            return labelled[0]
-    return next((f"{role}.rewards" for role in ordered if f"{role}.rewards" in known), None)

@@ -46,8 +46,8 @@ CODES: tuple[Code, ...] = (
         id="FR0906",
         headline="no checkpoint",
         label="{folder} has no whole checkpoint{particular}",
-        why="{why}",
-        help="{help}",
+        why="{has}",
+        help="{advice}",
     ),
     Code(
         id="FR0907",
