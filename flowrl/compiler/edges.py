@@ -33,7 +33,7 @@ def data_edges(op: Op, records: Records) -> tuple[Edge, ...]:
 
 
 def origin_of(records: Records, producer: str, field: str, consumer: str) -> tuple[str, ...]:
-    """The declared edges that bring a field; none where a pass added an end of the way, or `inputs:` reached into another
+    """The declared edges that bring a field; none where a pass added one of the ops, or `inputs:` reached into another
     call."""
     known = consumer in records.ancestors and producer in records.ancestors[consumer]
     return records.origin(producer, field, consumer) if known else ()
