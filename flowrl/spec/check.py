@@ -1,0 +1,154 @@
+"""Rules of one document that its types do not say: names, what may stand beside stages, where a stage starts from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
+from flowrl.diag.near import near_names
+from flowrl.diag.span import Span
+from flowrl.spec.flow import Path
+from flowrl.spec.roles import DEFAULT_KINDS, LABEL_PREFIX
+from flowrl.spec.tree import MappingNode, Node, ScalarNode, SequenceNode, descend, key_span
+
+SHARED = ("flowrl", "name", "vars", "cluster", "models", "data", "run", "allow", "stages")
+"""What may stand beside `stages:`."""
+INHERITED = ("cluster", "models", "data", "run")
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
+_NAME_RULE = "letters, digits, `_` and `-`, and no digit first"
+_FLOW_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\Z")
+_FLOW_NAME_RULE = "a run's folder has this name: letters, digits, `_`, `-` and `.`, at most 100"
+_NAMED: tuple[Path, ...] = (("models",), ("data",), ("roles",), ("placement", "pools"), ("cluster", "groups"))
+
+
+def check_document(root: MappingNode) -> Iterator[Diagnostic]:
+    """Faults of the whole document, as written (edges parsed, nothing inherited)."""
+    yield from _check_flow_name(root, ())
+    yield from _check_names(root, ())
+    stages = root.get("stages")
+    if not isinstance(stages, SequenceNode) or not stages.items:
+        yield from _check_starts(root, (), [], root)
+        return
+    yield from _check_beside_stages(root)
+    seen: list[MappingNode] = []
+    for index, stage in enumerate(stages.items):
+        if isinstance(stage, MappingNode):
+            yield from _check_stage(root, stage, index, seen)
+            seen.append(stage)
+
+
+def _check_stage(root: MappingNode, stage: MappingNode, index: int, earlier: list[MappingNode]) -> Iterator[Diagnostic]:
+    path: Path = ("stages", index)
+    name = stage.get("name")
+    yield from _check_flow_name(root, path)
+    yield from _check_names(root, path)
+    yield from _check_starts(root, path, earlier, stage)
+    for other in earlier:
+        first = other.get("name")
+        if isinstance(first, ScalarNode) and isinstance(name, ScalarNode) and first.value == name.value:
+            also = (Label(first.span, "the first"),)
+            yield diagnose("FR0125", name.span, also=also, what="stage", name=name.value)
+
+
+def _check_flow_name(root: MappingNode, path: Path) -> Iterator[Diagnostic]:
+    node = descend(root, (*path, "name"))
+    if not isinstance(node, ScalarNode) or not isinstance(node.value, str):
+        return
+    pattern, rule = (_NAME, _NAME_RULE) if path else (_FLOW_NAME, _FLOW_NAME_RULE)
+    if pattern.match(node.value) is None:
+        yield diagnose("FR0124", node.span, name=node.value, rule=rule)
+
+
+def _check_names(root: MappingNode, path: Path) -> Iterator[Diagnostic]:
+    for section in _NAMED:
+        node = descend(root, (*path, *section))
+        if not isinstance(node, MappingNode):
+            continue
+        for name, entry in node.entries.items():
+            if _NAME.match(name) is None:
+                yield diagnose("FR0124", entry.key_span, name=name, rule=_NAME_RULE)
+            elif section == ("roles",) and name in ("data", "stages"):
+                yield diagnose("FR0124", entry.key_span, name=name, rule="this name is reserved for the section")
+            if section == ("roles",) and isinstance(entry.node, MappingNode):
+                yield from _check_labels(entry.node)
+
+
+def _check_labels(role: MappingNode) -> Iterator[Diagnostic]:
+    for key, entry in role.entries.items():
+        label = key.removeprefix(LABEL_PREFIX)
+        if key.startswith(LABEL_PREFIX) and _NAME.match(label) is None:
+            yield diagnose("FR0124", entry.key_span, name=label, rule=f"a label is {_NAME_RULE}")
+
+
+def _check_beside_stages(root: MappingNode) -> Iterator[Diagnostic]:
+    for key, entry in root.entries.items():
+        if key in ("roles", "edges", "step", "schedule", "placement", "assume", "use"):
+            shared = ", ".join(name for name in SHARED if name != "stages")
+            yield diagnose("FR0123", entry.key_span, key=f"`{key}`", shared=shared)
+
+
+def _check_starts(
+    root: MappingNode, path: Path, earlier: list[MappingNode], stage: MappingNode
+) -> Iterator[Diagnostic]:
+    """`source: stages.NAME.ROLE` names a trainer of an earlier stage."""
+    sections = [descend(root, (*path, "models"))] + ([descend(root, ("models",))] if path else [])
+    names: set[str] = set()
+    for models in sections:
+        if not isinstance(models, MappingNode):
+            continue
+        for name, entry in models.entries.items():
+            source = entry.node.get("source") if isinstance(entry.node, MappingNode) else None
+            if name in names or not isinstance(source, ScalarNode) or not str(source.value).startswith("stages."):
+                continue
+            names.add(name)
+            problem = _start_problem(str(source.value), earlier, source.span)
+            if problem is not None:
+                yield problem
+
+
+def _start_problem(source: str, earlier: list[MappingNode], span: Span) -> Diagnostic | None:
+    parts = source.split(".")
+    if len(parts) != 3:
+        return diagnose("FR0121", span, problem="write `stages.NAME.ROLE`")
+    by_name = {_text(stage.get("name")): stage for stage in earlier}
+    stage = by_name.get(parts[1])
+    if stage is None:
+        return diagnose(
+            "FR0121", span, helps=_near(parts[1], list(by_name), "stage"), problem=f"no stage `{parts[1]}` stands above"
+        )
+    trainers = [name for name, kind in _kinds(stage) if kind == "trainer"]
+    if parts[2] not in trainers:
+        problem = f"stage `{parts[1]}` has no trainer `{parts[2]}`"
+        return diagnose("FR0121", span, helps=_near(parts[2], trainers, "trainer"), problem=problem)
+    return None
+
+
+def _text(node: Node | None) -> str:
+    return str(node.value) if isinstance(node, ScalarNode) else ""
+
+
+def _kinds(stage: MappingNode) -> Iterator[tuple[str, str]]:
+    roles = stage.get("roles")
+    if not isinstance(roles, MappingNode):
+        return
+    for name, entry in roles.entries.items():
+        kind = entry.node.get("kind") if isinstance(entry.node, MappingNode) else None
+        yield name, _text(kind) or DEFAULT_KINDS.get(name, "")
+
+
+def _near(name: str, known: list[str], what: str) -> list[Help]:
+    near = near_names(name, known)
+    if near:
+        return [Help(text=f"a {what} with a near name exists: `{near[0]}`")]
+    if known:
+        return [Help(text=f"the {what}s above are {', '.join(f'`{other}`' for other in known)}")]
+    return [Help(text=f"no {what} stands above; name a folder or hub id")]
+
+
+def missing_step(root: MappingNode) -> Diagnostic:
+    """A flow without stages needs `step`."""
+    span = key_span(root, ("edges",)) if "edges" in root.entries else root.span
+    helps = [Help(text="add `step: {prompts: …}`")]
+    return diagnose("FR0101", span, helps=helps, parent="the flow", key="step", expected="a mapping")

@@ -1,0 +1,57 @@
+"""Reading a flow's file: what can go wrong before there is any text."""
+
+from __future__ import annotations
+
+import codecs
+from pathlib import Path
+
+from flowrl.diag.diagnostic import FlowError, Help, diagnose
+from flowrl.diag.near import near_names
+from flowrl.spec.yaml_tree import LARGEST_BYTES
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a UTF-8 file. Raises FlowError (FR0001 to FR0004)."""
+    file = Path(path)
+    shown = str(path)
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(LARGEST_BYTES + 1)
+    except FileNotFoundError:
+        raise FlowError(diagnose("FR0001", helps=_near_files(file), file=shown)) from None
+    except IsADirectoryError:
+        helps = [Help(text=f"name a file in it, for example `{file / name}`") for name in _flows(file)[:1]]
+        raise FlowError(diagnose("FR0002", helps=helps, file=shown, problem="it is a folder")) from None
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or str(error)
+        raise FlowError(diagnose("FR0002", file=shown, problem=problem.lower())) from None
+    if len(data) > LARGEST_BYTES:
+        raise FlowError(diagnose("FR0004", file=shown, limit=f"{LARGEST_BYTES:,} bytes"))
+    return _decoded(data, shown)
+
+
+def _decoded(data: bytes, shown: str) -> str:
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise FlowError(diagnose("FR0003", file=shown, problem="it starts like UTF-16"))
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        problem = f"byte 0x{data[error.start]:02x} in line {line} is not UTF-8"
+        raise FlowError(diagnose("FR0003", file=shown, problem=problem)) from None
+
+
+def _flows(folder: Path) -> list[str]:
+    try:
+        return sorted(entry.name for entry in folder.iterdir() if entry.suffix in (".yaml", ".yml"))
+    except OSError:
+        return []
+
+
+def _near_files(file: Path) -> list[Help]:
+    near = near_names(file.name, _flows(file.parent))
+    if near:
+        return [Help(text=f"a file with a near name exists: `{file.parent / near[0]}`")]
+    if not file.parent.exists():
+        return [Help(text=f"the folder `{file.parent}` does not exist either")]
+    return []

@@ -1,0 +1,255 @@
+"""What pydantic refuses → diagnostics at the place that the user can edit, with the nearest legal spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
+from flowrl.diag.near import near_names
+from flowrl.diag.span import Span
+from flowrl.spec.document import FORMS, Document
+from flowrl.spec.flow import OriginKind, Path
+from flowrl.spec.roles import DEFAULT_KINDS, KINDS, LABEL_PREFIX, LABELLED
+from flowrl.spec.tree import MappingNode, Node, ScalarNode, descend, key_span
+from flowrl.spec.types import annotation_at, document_at, expected, fields, found, options
+
+ALL_KEYS = 8
+"""As many keys are listed when none is near."""
+
+_RULES: Mapping[str, str] = {
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+    "finite_number": "a finite number",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What is needed to tell where a fault lies: the tree that was checked, its class, the texts, the presets asked."""
+
+    tree: MappingNode
+    document: type[Document]
+    text: Mapping[str, str]
+    asked: Mapping[str, Span]
+
+    def node(self, path: Path) -> Node:
+        """The value at `path`, else its nearest ancestor."""
+        for end in range(len(path), 0, -1):
+            node = descend(self.tree, path[:end])
+            if node is not None:
+                return node
+        return self.tree
+
+    def with_preset(self, span: Span, path: Path) -> tuple[tuple[Label, ...], list[Help]]:
+        """For a value of a preset: where the document asks for it, and the key that overrides the value."""
+        asked = self.asked.get(span.file)
+        if asked is None:
+            return (), []
+        key = ".".join(str(part) for part in path)
+        return (Label(asked, "from this preset"),), [Help(text=f"override `{key}` in the flow")]
+
+    def with_definition(self, node: Node) -> tuple[Label, ...]:
+        return () if node.anchor is None else (Label(node.anchor, "defined here"),)
+
+    def line_with(self, span: Span, new: str) -> str | None:
+        """The source line of `span` with `new` in its place; None for spans over lines or without source."""
+        text = self.text.get(span.file)
+        if text is None or span.line != span.end_line:
+            return None
+        row = text.split("\n")[span.line - 1]
+        return f"{row[: span.column - 1]}{new}{row[span.end_column - 1 :]}"
+
+
+def schema_diagnostics(error: ValidationError, context: Context) -> list[Diagnostic]:
+    return [_diagnostic(details, context) for details in error.errors(include_url=False)]
+
+
+def _diagnostic(details: ErrorDetails, context: Context) -> Diagnostic:
+    path = _path(details, context.tree)
+    facts: Mapping[str, Any] = details.get("ctx", {})
+    kind = details["type"]
+    if kind == "missing":
+        return _missing(path, context)
+    if kind == "extra_forbidden":
+        return _unknown_key(path, context)
+    if kind == "literal_error":
+        return _not_one_of(path, context)
+    if kind in _RULES:
+        return _out_of_range(path, _RULES[kind].format(**facts), context)
+    if kind.startswith("union_tag") and "roles" in path[-2:-1]:
+        return _role_kind(path, context)
+    if kind == "flowrl_exactly_one":
+        return _exactly_one(path, str(facts["found"]), str(facts["choices"]), context)
+    if kind == "flowrl_cluster_form":
+        return _at(path, context, "FR0107", found={"both": "both forms", "neither": "neither form"}[facts["found"]])
+    return _wrong_type(path, context)
+
+
+def _path(details: ErrorDetails, tree: MappingNode) -> Path:
+    """The location without pydantic's own parts: forms and kinds of unions."""
+    path: list[str | int] = []
+    after_role = False
+    for key in details["loc"]:
+        if key in FORMS or (after_role and key in KINDS and not details["type"].startswith("union_tag")):
+            after_role = False
+            continue
+        if path and path[-1] == LABELLED:
+            path[-1] = f"{LABEL_PREFIX}{key}"
+            continue
+        after_role = bool(path) and path[-1] == "roles"
+        path.append(key)
+    return tuple(path)
+
+
+def parent_words(path: Path) -> str:
+    """How a mapping is called: `update`, the flow, stage 2."""
+    if not path:
+        return "the flow"
+    if len(path) == 1 and isinstance(path[0], int):
+        return "the stage"
+    return f"entry {path[-1] + 1} of `{path[-2]}`" if isinstance(path[-1], int) else f"`{path[-1]}`"
+
+
+def _at(path: Path, context: Context, code: str, **facts: str) -> Diagnostic:
+    """The diagnostic at the value of `path`."""
+    node = context.node(path)
+    preset, helps = context.with_preset(node.span, path)
+    also = (*context.with_definition(node), *preset)
+    return diagnose(code, node.span, also=also, notes=(), helps=helps, **facts)
+
+
+def _missing(path: Path, context: Context) -> Diagnostic:
+    parent, key = path[:-1], str(path[-1])
+    words = expected(annotation_at(context.document, context.tree, path))
+    span = key_span(context.tree, parent)
+    preset, helps = context.with_preset(span, path)
+    if not parent and key == "flowrl":
+        helps = [Help(text="start the file with the version of the language: `flowrl: 1`")]
+    return diagnose("FR0101", span, also=preset, helps=helps, parent=parent_words(parent), key=key, expected=words)
+
+
+def _unknown_key(path: Path, context: Context) -> Diagnostic:
+    parent, key = path[:-1], str(path[-1])
+    document = document_at(context.document, context.tree, parent)
+    known = fields(document) if document is not None else []
+    span = key_span(context.tree, path)
+    near = near_names(key, known)
+    helps: list[Help] = []
+    if near:
+        line = context.line_with(span, near[0])
+        helps = [Help(text="a key with a near name exists", span=span, replacement=line, certain=len(near) == 1)]
+        helps += [Help(text=f"or `{other}`") for other in near[1:]]
+    elif 0 < len(known) <= ALL_KEYS:
+        helps = [Help(text=f"the keys are {', '.join(f'`{name}`' for name in known)}")]
+    elif known:
+        helps = [Help(text=f"the keys are {', '.join(known)}")]
+    preset, _ = context.with_preset(span, path)
+    return diagnose("FR0103", span, also=preset, helps=helps, parent=parent_words(parent))
+
+
+def _not_one_of(path: Path, context: Context) -> Diagnostic:
+    node = context.node(path)
+    choices = _choices(annotation_at(context.document, context.tree, path))
+    value = str(node.value) if isinstance(node, ScalarNode) else ""
+    near = near_names(value, choices)
+    words = ", ".join(choices)
+    preset, helps = context.with_preset(node.span, path)
+    if near:
+        line = context.line_with(node.span, near[0])
+        help_ = Help(text="a value with a near name exists", span=node.span, replacement=line, certain=len(near) == 1)
+        helps = [help_, *helps]
+    also = (*context.with_definition(node), *preset)
+    return diagnose("FR0105", node.span, also=also, helps=helps, key=_key(path), choices=words)
+
+
+def _choices(annotation: Any) -> list[str]:
+    return [str(value) for member in options(annotation) if get_origin(member) is Literal for value in get_args(member)]
+
+
+def _key(path: Path) -> str:
+    return str(next((key for key in reversed(path) if isinstance(key, str)), "value"))
+
+
+def _out_of_range(path: Path, rule: str, context: Context) -> Diagnostic:
+    node = context.node(path)
+    value = node.text or str(node.value) if isinstance(node, ScalarNode) else ""
+    return _at(path, context, "FR0104", found=f"found {value}", key=_key(path), rule=rule)
+
+
+def _role_kind(path: Path, context: Context) -> Diagnostic:
+    kind = descend(context.tree, (*path, "kind"))
+    named = ", ".join(f"`{name}`" for name in DEFAULT_KINDS)
+    kinds = ", ".join(KINDS)
+    if kind is None:
+        near = near_names(str(path[-1]), DEFAULT_KINDS)
+        helps = [Help(text=f"a role with a near name has its kind by name: `{near[0]}`")] if near else []
+        helps.append(Help(text=f"add `kind:`, one of {kinds}"))
+        words = f"`{path[-1]}` has no `kind:`"
+        span = key_span(context.tree, path)
+        return diagnose("FR0108", span, helps=helps, problem=words, named=named, kinds=kinds)
+    value = str(kind.value) if isinstance(kind, ScalarNode) else "this"
+    near = near_names(value, KINDS)
+    line = context.line_with(kind.span, near[0]) if near else None
+    fixed = (
+        [Help(text="a kind with a near name exists", span=kind.span, replacement=line, certain=True)] if near else []
+    )
+    return diagnose("FR0108", kind.span, helps=fixed, problem=f"`{value}` is no kind", named=named, kinds=kinds)
+
+
+def _exactly_one(path: Path, given: str, choices: str, context: Context) -> Diagnostic:
+    span = key_span(context.tree, path)
+    keys: Sequence[str] = given.split(", ") if given else []
+    labels: list[Label] = []
+    if len(keys) > 1:
+        span, *others = [key_span(context.tree, (*path, key)) for key in keys]
+        labels = [Label(other, "and here") for other in others]
+    preset, helps = context.with_preset(span, (*path, choices.split(", ")[0]))
+    words = " and ".join(f"`{key}`" for key in keys) or "none of them"
+    facts = {"parent": parent_words(path), "found": words, "choices": choices}
+    return diagnose("FR0106", span, also=(*labels, *preset), helps=helps, **facts)
+
+
+def _wrong_type(path: Path, context: Context) -> Diagnostic:
+    node = context.node(path)
+    annotation = annotation_at(context.document, context.tree, path)
+    words = expected(annotation)
+    help_ = _retyped(node, annotation, context)
+    preset, helps = context.with_preset(node.span, path)
+    also = (*context.with_definition(node), *preset)
+    helps = [help_, *helps] if help_ is not None else helps
+    return diagnose("FR0102", node.span, also=also, helps=helps, expected=words, found=found(node))
+
+
+def _retyped(node: Node, annotation: Any, context: Context) -> Help | None:
+    """The line with the value in the wanted type, where only its spelling is at fault."""
+    if not isinstance(node, ScalarNode) or node.kind is OriginKind.PYTHON:
+        return None
+    new = _spelling(node, options(annotation))
+    line = context.line_with(node.span, new) if new is not None else None
+    if line is None:
+        return None
+    return Help(text="write it as that", span=node.span, replacement=line, certain=True)
+
+
+def _spelling(node: ScalarNode, wanted: list[Any]) -> str | None:
+    from flowrl.spec.yaml_tree import typed
+
+    value, text = node.value, node.text
+    if isinstance(value, str) and {int, float} & set(wanted):
+        number = typed(text.replace("_", ""))
+        fits = isinstance(number, float | int) and not isinstance(number, bool)
+        return str(number) if fits and (float in wanted or isinstance(number, int)) else None
+    if isinstance(value, float) and int in wanted and value.is_integer():
+        return str(int(value))
+    if isinstance(value, str) and bool in wanted:
+        return {"on": "true", "yes": "true", "off": "false", "no": "false"}.get(text.lower())
+    if str in wanted and text and not isinstance(value, str):
+        return f'"{text}"'
+    return None
