@@ -1,0 +1,85 @@
+"""Token log-probs and entropy from logits, in float32 and in bounded memory.
+
+The softmax over the vocabulary is taken in float32 for a few tokens at a time, in the forward and again in the
+backward pass; only the logits themselves, in the model's dtype, stay between the two.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CHUNK_ELEMENTS = 2**24
+"""Most elements of a float32 [tokens, vocab] intermediate: 64 MiB each."""
+
+
+def token_log_probs(
+    logits: Tensor, targets: Tensor, temperature: float = 1.0, chunk_elements: int = CHUNK_ELEMENTS
+) -> Tensor:
+    """log softmax(logits / temperature)[targets]: float32 [...], for logits [..., vocab] and targets int64 [...]."""
+    return _apply(logits, targets, temperature, chunk_elements, False)[0]
+
+
+def token_log_probs_and_entropy(
+    logits: Tensor, targets: Tensor, temperature: float = 1.0, chunk_elements: int = CHUNK_ELEMENTS
+) -> tuple[Tensor, Tensor]:
+    """As `token_log_probs`, and the entropy of softmax(logits / temperature) in nats: float32 [...] both."""
+    return _apply(logits, targets, temperature, chunk_elements, True)
+
+
+def _apply(
+    logits: Tensor, targets: Tensor, temperature: float, chunk_elements: int, with_entropy: bool
+) -> tuple[Tensor, Tensor]:
+    vocab = logits.shape[-1]
+    flat = logits.reshape(-1, vocab)
+    chunk = max(1, chunk_elements // vocab)
+    log_probs, entropy = _LogProbs.apply(flat, targets.reshape(-1), temperature, chunk, with_entropy)  # type: ignore[no-untyped-call]
+    return log_probs.reshape(targets.shape), entropy.reshape(targets.shape) if with_entropy else entropy
+
+
+class _LogProbs(torch.autograd.Function):
+    """With p = softmax(x), x = logits / temperature, H = entropy:
+    d log p[target] / dx = onehot(target) - p and dH / dx = -p (log p + H)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, temperature: float, chunk: int, with_entropy: bool
+    ) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
+        kind = torch.float64 if logits.dtype is torch.float64 else torch.float32
+        normalisers = torch.empty(len(logits), dtype=kind, device=logits.device)
+        log_probs = torch.empty_like(normalisers)
+        entropy = torch.empty_like(normalisers) if with_entropy else normalisers.new_zeros(0)
+        for start in range(0, len(logits), chunk):
+            part = slice(start, start + chunk)
+            scaled = logits[part].to(kind) / temperature
+            normalisers[part] = torch.logsumexp(scaled, dim=-1)
+            log_probs[part] = scaled.gather(-1, targets[part, None])[:, 0] - normalisers[part]
+            if with_entropy:
+                probs = (scaled - normalisers[part, None]).exp_()
+                entropy[part] = normalisers[part] - (probs * scaled).sum(dim=-1)
+        ctx.save_for_backward(logits, targets, normalisers, entropy)
+        ctx.temperature, ctx.chunk = temperature, chunk
+        return log_probs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None, None, None]:
+        logits, targets, normalisers, entropy = ctx.saved_tensors
+        of_log_probs, of_entropy = grads
+        if of_log_probs is None and of_entropy is None:
+            return None, None, None, None, None
+        grad = torch.empty_like(logits)
+        for start in range(0, len(logits), ctx.chunk):
+            part = slice(start, start + ctx.chunk)
+            logs = logits[part].to(normalisers.dtype) / ctx.temperature - normalisers[part, None]
+            probs = logs.exp()
+            own = torch.zeros_like(probs)
+            if of_log_probs is not None:
+                own -= probs * of_log_probs[part, None]
+                own.scatter_add_(-1, targets[part, None], of_log_probs[part, None])
+            if of_entropy is not None:
+                own -= probs * (logs + entropy[part, None]) * of_entropy[part, None]
+            grad[part] = own / ctx.temperature
+        return grad, None, None, None, None
