@@ -1,6 +1,6 @@
 """The graph: roles, ops with typed ports, and edges. Frozen; passes make new ones with `msgspec.structs.replace`.
 
-An op's id is `role.method` or `role.method@label`; a data set is the role and op `data.NAME` with method NAME. A declared
+An op's id is `role.method` or `role.method@label`; a data set is role and op `data.NAME` with method NAME. A declared
 edge is one (source, target) pair of the flow after commas are fanned out; its id is `a -> b`, `a => b` or `a <-> b`.
 """
 

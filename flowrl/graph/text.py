@@ -9,7 +9,8 @@
       params type="forward" micro_batch_tokens=16384
     edge "actor_infer.generate -> critic.values" kind="data" from="actor_infer.generate" to="critic.values" …
 
-A line is a word, names, then `key=JSON` for what is not the default. `#` starts a comment line.
+A line is a word, a name, then `key=JSON` for what is not the default (of params: for all that is not empty). A line
+that starts with `#` is a comment.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, cast
 
 import msgspec
 
-from flowrl.graph.graph import Graph
+from flowrl.graph.graph import Graph, Op
 
 _INDENT = "  "
 _SPANS = ("span", "spans")
@@ -42,7 +43,7 @@ _HOW_IT_CAME = ("declared", "removed", "passes", "name")
 
 def print_graph(graph: Graph) -> str:
     """The canonical text, in the graph's own order. `parse_graph(print_graph(g))` is `g` without its spans."""
-    return "\n".join(_lines(_plain(graph))) + "\n"
+    return "\n".join(_lines(graph)) + "\n"
 
 
 def parse_graph(text: str) -> Graph:
@@ -116,34 +117,48 @@ def _sorted(items: list[Any]) -> list[Any]:
     return sorted(items, key=lambda item: json.dumps(item, sort_keys=True))
 
 
-def _lines(tree: dict[str, Any]) -> Iterator[str]:
-    yield _line("graph", [tree["name"]], {})
-    yield _line("passes", tree["passes"], {})
-    yield _line("step", [], tree["step"])
-    yield _line("schedule", [], tree["schedule"])
+def _lines(graph: Graph) -> Iterator[str]:
+    yield f"graph {_json(graph.name)}"
+    yield " ".join(("passes", *map(_json, graph.passes)))
+    yield _line("step", graph.step)
+    yield _line("schedule", graph.schedule)
     for word, plural in _LISTS.items():
-        for item in tree[plural]:
-            yield from _item(word, item)
+        for item in getattr(graph, plural):
+            yield _line(word, item, _NAMES[word])
+            if isinstance(item, Op):
+                yield from _op_lines(item)
 
 
-def _item(word: str, item: dict[str, Any]) -> Iterator[str]:
-    own = {k: v for k, v in item.items() if k not in ("inputs", "outputs", "params", _NAMES[word])}
-    yield _line(word, [item[_NAMES[word]]], own)
-    for nested, plural in _NESTED.items():
-        for part in item.get(plural, ()):
-            rest = {k: v for k, v in part.items() if k != _NESTED_NAMES[nested]}
-            yield _INDENT + _line(nested, [part[_NESTED_NAMES[nested]]], rest)
-    if item.get("params") is not None:
-        yield _INDENT + _line("params", [], item["params"])
+def _op_lines(op: Op) -> Iterator[str]:
+    yield from (_INDENT + _line("in", input, "slot") for input in op.inputs)
+    yield from (_INDENT + _line("out", field, "name") for field in op.outputs)
+    if op.params is not None:
+        yield _INDENT + _line("params", op.params, whole=True)
 
 
-def _line(word: str, names: list[str], values: dict[str, Any]) -> str:
-    pairs = (f"{key}={_json(value)}" for key, value in values.items() if value not in _EMPTY)
-    return " ".join((word, *map(_json, names), *pairs))
+def _line(word: str, value: msgspec.Struct, name: str | None = None, whole: bool = False) -> str:
+    """`word`, the value of field `name`, then the fields that differ from their defaults (`whole`: all of them)."""
+    config = type(value).__struct_config__
+    parts = [word]
+    if name is not None:
+        parts.append(_json(getattr(value, name)))
+    if config.tag is not None:
+        parts.append(f"type={_json(config.tag)}")
+    for field in msgspec.structs.fields(value):
+        held = getattr(value, field.name)
+        if field.name in (name, *_SPANS, *_OWN_LINES) or (held == _default(field) and not (whole and held)):
+            continue
+        parts.append(f"{field.encode_name}={_json(_without(json.loads(msgspec.json.encode(held)), _SPANS))}")
+    return " ".join(parts)
 
 
-_EMPTY: tuple[Any, ...] = (None, [], {})
-"""Not written: no field has another default than these where it may hold one of them."""
+def _default(field: msgspec.structs.FieldInfo) -> object:
+    if field.default_factory is not msgspec.NODEFAULT:
+        return field.default_factory()
+    return field.default
+
+
+_OWN_LINES = ("inputs", "outputs", "params")
 
 
 def _json(value: Any) -> str:
