@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowrl.compiler.emit.cadence import Cadence, cadences
+import networkx as nx
+
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Kind, Op
 from flowrl.graph.params import UpdateParams
@@ -27,10 +28,10 @@ class Draft:
 def drafts(graph: Graph, pools: Sequence[Pool], run: StageRun) -> tuple[Draft, ...]:
     """Every instruction but load and offload, in the order of the graph's ops."""
     pool_of = _pool_of(graph, pools)
-    cadence = cadences(graph)
+    onlookers = _onlookers(graph)
     found: list[Draft] = []
     for op in graph.ops:
-        found.extend(_runs(graph, op, pool_of[op.role], cadence[op.id]))
+        found.extend(_runs(graph, op, pool_of[op.role], op.id in onlookers))
     for edge in graph.edges:
         if edge.kind is EdgeKind.WEIGHTS:
             found.extend(_transfer(graph, edge, pool_of))
@@ -62,10 +63,21 @@ def _pool_of(graph: Graph, pools: Sequence[Pool]) -> dict[str, Pool]:
     return found
 
 
-def _runs(graph: Graph, op: Op, pool: Pool, cadence: Cadence) -> list[Draft]:
+def _onlookers(graph: Graph) -> set[str]:
+    """Ops that only look on while others train: no update shares data with them, directly or through others. They work
+    in the epilogue too, which has weights to look at and no rows to train on."""
+    updates = {op.id for op in graph.ops if op.method == "update"}
+    data: nx.Graph[str] = nx.Graph()
+    data.add_nodes_from(op.id for op in graph.ops)
+    data.add_edges_from((edge.source, edge.target) for edge in graph.edges if edge.kind is EdgeKind.DATA)
+    parts = nx.connected_components(data) if updates else ()
+    return {id for part in parts if not part & updates for id in part}
+
+
+def _runs(graph: Graph, op: Op, pool: Pool, looks_on: bool) -> list[Draft]:
     firings = op.firings if op.method == "update" else 1
     phase = phase_of(graph.role(op.role).kind, op.method)
-    if cadence.epilogue and not pool.devices and phase is not Phase.DATA:
+    if looks_on and not pool.devices and phase is not Phase.DATA:
         phase = Phase.EVALUATE
     return [
         Draft(
@@ -78,9 +90,9 @@ def _runs(graph: Graph, op: Op, pool: Pool, cadence: Cadence) -> list[Draft]:
                 firing=firing,
                 firings=firings,
                 rows=_rows(graph, op, firing, firings),
-                every_steps=cadence.every_steps,
-                start_step=cadence.start_step,
-                epilogue=cadence.epilogue,
+                every_steps=op.every_steps,
+                start_step=op.start_step,
+                epilogue=looks_on,
             ),
             phase,
         )

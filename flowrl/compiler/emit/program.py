@@ -1,7 +1,7 @@
 """Graph and pools → Program: one instruction stream per pool, joined by channels.
 
-Takes a lowered Graph, the plan's pools and the stage's run; gives a Program that `flowrl.program.check` has accepted. Knows
-no durations and no memory.
+Takes a lowered Graph, the plan's pools and the stage's run; gives a Program that `flowrl.program.check` has accepted.
+Knows no durations and no memory.
 """
 
 from __future__ import annotations

@@ -37,17 +37,9 @@ def make_op(id: str, firings: int = 1, epochs: int = 1, every_steps: int = 1, st
     )
 
 
-def data(source: str, target: str, every_steps: int | None = None) -> Edge:
+def data(source: str, target: str) -> Edge:
     edge = f"{source} -> {target}"
-    return Edge(
-        id=edge,
-        kind=EdgeKind.DATA,
-        source=source,
-        target=target,
-        fields=("x",),
-        origin=(edge,),
-        every_steps=every_steps,
-    )
+    return Edge(id=edge, kind=EdgeKind.DATA, source=source, target=target, fields=("x",), origin=(edge,))
 
 
 def state(source: str, target: str) -> Edge:
@@ -86,9 +78,9 @@ def make_ppo(updates: int = 4, epochs: int = 1, max_lag: int = 0) -> Graph:
         make_op("advantage.estimate"),
         make_op("actor_train.update", firings, epochs),
         make_op("critic.update", firings, epochs),
-        make_op("data.val"),
-        make_op("actor_infer.generate@val"),
-        make_op("reward.score@val"),
+        make_op("data.val", every_steps=20),
+        make_op("actor_infer.generate@val", every_steps=20),
+        make_op("reward.score@val", every_steps=20),
     ]
     forward = ("reward.score", "reference.log_probs", "critic.values", "actor_train.log_probs")
     edges = [
@@ -98,7 +90,7 @@ def make_ppo(updates: int = 4, epochs: int = 1, max_lag: int = 0) -> Graph:
         data("actor_infer.generate", "actor_train.update"),
         data("advantage.estimate", "actor_train.update"),
         data("advantage.estimate", "critic.update"),
-        data("data.val", "actor_infer.generate@val", every_steps=20),
+        data("data.val", "actor_infer.generate@val"),
         data("actor_infer.generate@val", "reward.score@val"),
         state("actor_train.log_probs", "actor_train.update"),
         state("critic.values", "critic.update"),

@@ -136,8 +136,8 @@ def test_validation_is_seldom_and_once_more_at_the_end() -> None:
 
 def test_metric_of_training_rows_read_seldom_is_no_validation() -> None:
     graph = make_ppo()
-    ops = (*graph.ops, make_op("reward.score@extra"))
-    edges = (*graph.edges, data("actor_infer.generate", "reward.score@extra", every_steps=5))
+    ops = (*graph.ops, make_op("reward.score@extra", every_steps=5))
+    edges = (*graph.edges, data("actor_infer.generate", "reward.score@extra"))
     program = emit(replace(graph, ops=ops, edges=edges), split_pools(), RUN)
     check(program)
     extra = _instruction(program, "run reward.score@extra")
