@@ -85,4 +85,11 @@ CODES: tuple[Code, ...] = (
         why="`{backend}` computes in {dtypes}",
         help="write `dtype: {first}` on the model",
     ),
+    Code(
+        id="FR0415",
+        headline="a role with a model needs a backend",
+        label="`{role}` runs the model `{model}`, and no `backend` says on what",
+        why="the memory, the legal layouts and the program all depend on the backend",
+        help="write `backend:` on `{role}`; backends for a {kind}: {able}",
+    ),
 )

@@ -1,0 +1,113 @@
+"""The placement section, what `assume:` says, and where every value came from → PlacementRequest.
+
+Takes a FlowSpec and a stage; knows no cluster. Names of roles and pools are checked by placement, which has the graph.
+"""
+
+from __future__ import annotations
+
+from flowrl.compiler.lower.stage import Stage
+from flowrl.diag.span import Span
+from flowrl.placement.request import Assumption, LayoutRequest, Mode, PlacementRequest, PoolRequest
+from flowrl.spec.flow import FlowSpec, Origin, OriginKind
+from flowrl.spec.schema import AssumeDocument, DistributionDocument, PlacementDocument, PoolDocument
+
+_AXES = ("tp", "pp", "cp", "ep")
+
+
+def lower_placement(spec: FlowSpec, index: int) -> PlacementRequest:
+    """What stage `index` asks of placement."""
+    stage = Stage(spec, index)
+    placement, assume = stage.document.placement, stage.document.assume
+    written = stage.written("placement")
+    common = PlacementRequest(
+        assume={id: _assumption(stage, id, document) for id, document in assume.items()},
+        origins=_origins(spec, index),
+        span=written or stage.key_span("placement"),
+        cluster_span=stage.written("cluster"),
+    )
+    if not isinstance(placement, PlacementDocument):
+        return _with(common, Mode(placement))
+    mode = Mode.POOLS if placement.pools else Mode.AUTO
+    return PlacementRequest(
+        mode=mode,
+        pools=tuple(_pool(stage, name, pool) for name, pool in placement.pools.items()),
+        pin=dict(placement.pin),
+        apart=placement.apart,
+        assume=common.assume,
+        origins=common.origins,
+        span=common.span,
+        cluster_span=common.cluster_span,
+    )
+
+
+def _with(common: PlacementRequest, mode: Mode) -> PlacementRequest:
+    return PlacementRequest(
+        mode=mode,
+        assume=common.assume,
+        origins=common.origins,
+        span=common.span,
+        cluster_span=common.cluster_span,
+    )
+
+
+def _pool(stage: Stage, name: str, pool: PoolDocument) -> PoolRequest:
+    path = ("placement", "pools", name)
+    return PoolRequest(
+        name=name,
+        gpus=pool.gpus,
+        group=pool.group,
+        roles=pool.roles,
+        layouts={
+            role: LayoutRequest(
+                tp=layout.tp, pp=layout.pp, cp=layout.cp, ep=layout.ep, span=stage.span(*path, "layouts", role)
+            )
+            for role, layout in pool.layouts.items()
+        },
+        span=stage.span(*path, "gpus"),
+        role_spans=_role_spans(stage, path, pool.roles),
+    )
+
+
+def _role_spans(stage: Stage, path: tuple[str, ...], roles: tuple[str, ...]) -> dict[str, Span]:
+    found = ((role, stage.span(*path, "roles", place)) for place, role in enumerate(roles))
+    return {role: span for role, span in found if span is not None}
+
+
+def _assumption(stage: Stage, id: str, document: AssumeDocument) -> Assumption:
+    tokens, seconds = document.response_tokens, document.seconds
+    span = stage.span("assume", id)
+    return Assumption(
+        response_tokens=_mean(tokens),
+        response_tokens_p99=tokens.p99 if isinstance(tokens, DistributionDocument) else None,
+        seconds=_mean(seconds),
+        origin=f"assume {span}" if span is not None else "assume",
+    )
+
+
+def _mean(value: float | DistributionDocument | None) -> float | None:
+    return value.mean if isinstance(value, DistributionDocument) else value
+
+
+def _origins(spec: FlowSpec, index: int) -> dict[str, str]:
+    """Dotted path within the stage → where the value came from, for everything that somebody wrote."""
+    found: dict[str, str] = {}
+    for path, origin in spec.origins.items():
+        text = _origin_text(origin)
+        if text is None:
+            continue
+        if path[:1] != ("stages",):
+            found.setdefault(".".join(map(str, path)), text)
+        elif len(path) > 2 and path[1] == index:
+            found[".".join(map(str, path[2:]))] = text
+    return found
+
+
+def _origin_text(origin: Origin) -> str | None:
+    if origin.kind is OriginKind.DEFAULT:
+        return None
+    span = origin.value or origin.key
+    if origin.kind is OriginKind.PRESET and span is not None:
+        return f"preset {span.file.removeprefix('preset:')}"
+    if origin.kind is OriginKind.FLAG:
+        return "flag --set"
+    return str(span) if span is not None else None

@@ -1,0 +1,163 @@
+"""Faults of a placement as it is written: names, counts, layouts. Takes a request; gives diagnostics, all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, Label, diagnose
+from flowrl.diag.near import near_names
+from flowrl.diag.span import Span
+from flowrl.graph.graph import Graph
+from flowrl.machine.cluster import Cluster, NodeGroup
+from flowrl.machine.shape import ModelShape
+from flowrl.machine.traits import TRAITS, illegal_axis, layout_fault, legal_tp
+from flowrl.placement.placed import HOST, needs_devices
+from flowrl.placement.request import LayoutRequest, Mode, PlacementRequest, PoolRequest
+
+AUTO_POOLS = {
+    Mode.AUTO: ("all", "rollout", "train"),
+    Mode.COLOCATED: ("all",),
+    Mode.DISAGGREGATED: ("rollout", "train"),
+}
+
+
+def check_request(graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]) -> None:
+    """Raise FlowError with every fault (FR0410, FR0411, FR0502 to FR0506, FR0508, FR0509, FR0513)."""
+    faults = [
+        *_role_names(graph, request),
+        *_pool_names(request),
+        *_doubled(request),
+        *_apart_in_one_pool(request),
+        *_counts(cluster, request),
+        *_layouts(graph, cluster, request, shapes),
+    ]
+    if faults:
+        raise FlowError(faults)
+
+
+def _role_names(graph: Graph, request: PlacementRequest) -> Iterator[Diagnostic]:
+    roles = {role.name: role for role in graph.roles}
+    gone = {removal.id for removal in graph.removed}
+    for name, where, span in _mentions(request):
+        if name in roles and not needs_devices(roles[name]):
+            yield diagnose("FR0509", span, role=name, kind=roles[name].kind, where=where)
+        elif name not in roles and name not in gone:
+            yield _unknown("FR0505", name, list(roles), span, where=where)
+    for pool in request.pools:
+        for name, layout in pool.layouts.items():
+            if name in roles and name not in pool.roles and request.pin.get(name) != pool.name:
+                where = f"the layouts of pool `{pool.name}`, which does not hold it"
+                yield _unknown("FR0505", name, list(pool.roles), layout.span or pool.span, where=where)
+
+
+def _mentions(request: PlacementRequest) -> Iterator[tuple[str, str, Span | None]]:
+    for pool in request.pools:
+        for name in pool.roles:
+            yield name, f"the roles of pool `{pool.name}`", pool.role_spans.get(name, pool.span)
+        for name, layout in pool.layouts.items():
+            if name not in pool.roles:
+                yield name, f"the layouts of pool `{pool.name}`", layout.span or pool.span
+    for name in request.pin:
+        yield name, "`placement.pin`", request.span
+    for group in request.apart:
+        for name in group:
+            yield name, "`placement.apart`", request.span
+
+
+def _unknown(code: str, name: str, known: list[str], span: Span | None, **facts: Any) -> Diagnostic:
+    near = near_names(name, known)
+    helps = [Help(text=f"a name near to it exists: `{near[0]}`", span=span, replacement=near[0])] if near else []
+    return diagnose(code, span, name=name, known=", ".join(known), helps=helps, **facts)
+
+
+def _pool_names(request: PlacementRequest) -> Iterator[Diagnostic]:
+    known = [pool.name for pool in request.pools] or list(AUTO_POOLS.get(request.mode, ()))
+    for role, pool in request.pin.items():
+        if pool not in known:
+            yield _unknown("FR0506", pool, known, request.span, where=f"`placement.pin` of `{role}`")
+    for pool in request.pools:
+        if pool.name == HOST:
+            yield diagnose("FR0516", pool.span)
+
+
+def _doubled(request: PlacementRequest) -> Iterator[Diagnostic]:
+    first: dict[str, PoolRequest] = {}
+    for pool in request.pools:
+        for name in pool.roles:
+            if name not in first:
+                first[name] = pool
+                continue
+            before = first[name]
+            span, also = pool.role_spans.get(name, pool.span), before.role_spans.get(name, before.span)
+            labels = [Label(also, f"it is in pool `{before.name}` already")] if also is not None else []
+            yield diagnose("FR0504", span, role=name, pool=pool.name, first=before.name, also=labels)
+
+
+def _apart_in_one_pool(request: PlacementRequest) -> Iterator[Diagnostic]:
+    home = {name: pool.name for pool in request.pools for name in pool.roles} | request.pin
+    for group in request.apart:
+        homes = [home[name] for name in group if name in home]
+        shared = next((pool for pool in homes if homes.count(pool) > 1), None)
+        if shared is not None or request.mode is Mode.COLOCATED:
+            yield diagnose("FR0508", request.span, roles=", ".join(group), pool=shared or "all")
+
+
+def _counts(cluster: Cluster, request: PlacementRequest) -> Iterator[Diagnostic]:
+    groups = {group.name: group for group in cluster.groups}
+    for pool in request.pools:
+        if pool.group is not None and pool.group not in groups:
+            yield _unknown("FR0513", pool.group, list(groups), pool.span, pool=pool.name)
+    wanted: dict[str, list[PoolRequest]] = {}
+    for pool in request.pools:
+        wanted.setdefault(pool.group or cluster.groups[0].name, []).append(pool)
+    for name, pools in wanted.items():
+        if name not in groups:
+            continue
+        there, needed = size(groups[name]), sum(pool.gpus for pool in pools)
+        if needed > there:
+            text = " + ".join(f"{pool.gpus} (`{pool.name}`)" for pool in pools)
+            facts: dict[str, Any] = {"needed": needed, "there": there, "over": needed - there, "sum": text}
+            yield diagnose("FR0502", pools[-1].span or request.span, cluster=cluster.name, **facts)
+
+
+def size(group: NodeGroup) -> int:
+    return group.nodes * group.devices_per_node
+
+
+def _layouts(
+    graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]
+) -> Iterator[Diagnostic]:
+    roles = {role.name: role for role in graph.roles}
+    groups = {group.name: group for group in cluster.groups}
+    for pool in request.pools:
+        group = groups.get(pool.group or cluster.groups[0].name)
+        for name, layout in pool.layouts.items():
+            role = roles.get(name)
+            if role is None or role.model is None or role.backend is None or group is None:
+                continue
+            fault = _layout(name, role.backend, layout, pool, shapes[role.model], group)
+            if fault is not None:
+                yield fault
+
+
+def _layout(
+    role: str, backend: str, layout: LayoutRequest, pool: PoolRequest, shape: ModelShape, group: NodeGroup
+) -> Diagnostic | None:
+    traits, span = TRAITS[backend], layout.span or pool.span
+    sizes = {"tp": layout.tp, "pp": layout.pp, "cp": layout.cp, "ep": layout.ep}
+    axis = illegal_axis(traits, sizes)
+    if axis is not None:
+        facts: dict[str, Any] = {"axis": axis, "size": sizes[axis], "role": role, "backend": backend}
+        return diagnose("FR0410", span, axes=", ".join(traits.axes), **facts)
+    fault = layout_fault(traits, shape, layout.tp, layout.pp)
+    if fault is not None:
+        legal = ", ".join(str(tp) for tp in legal_tp(traits, shape, pool.gpus, group.devices_per_node))
+        return diagnose("FR0411", span, role=role, fault=fault, legal=legal)
+    each = layout.tp * layout.pp * layout.cp
+    if pool.gpus % each == 0:
+        return None
+    below, above = pool.gpus // each * each, -(-pool.gpus // each) * each
+    nearest = " or ".join(str(count) for count in (below, above) if count)
+    sums: dict[str, Any] = {"tp": layout.tp, "pp": layout.pp, "cp": layout.cp, "each": each, "rest": pool.gpus % each}
+    return diagnose("FR0503", span, role=role, pool=pool.name, gpus=pool.gpus, nearest=nearest, **sums)

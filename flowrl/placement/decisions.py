@@ -1,0 +1,112 @@
+"""What placement decided, in words: chosen, rejected with a reason and a delta, the key that overrides it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from flowrl.graph.graph import Graph
+from flowrl.machine.cluster import Cluster
+from flowrl.placement.layouts import layout_text, needs_text
+from flowrl.placement.request import Mode, PlacementRequest
+from flowrl.placement.search import Candidate
+from flowrl.plan.plan import Decision, Pool, Rejected, RolePlacement
+
+MOST_REJECTED = 6
+
+
+def decide(
+    graph: Graph, cluster: Cluster, request: PlacementRequest, best: Candidate, tried: Sequence[Candidate]
+) -> tuple[Decision, ...]:
+    """D1 is the choice of pools; then the layout of each role, then who leaves its devices."""
+    device_pools = [pool for pool in best.laid.pools if pool.devices]
+    if not device_pools:
+        return ()
+    drafts = [
+        _pools(request, best, tried),
+        *(_layout(request, best, pool, entry) for pool in device_pools for entry in pool.roles),
+        *(decision for pool in device_pools for decision in _residency(graph, cluster, pool)),
+    ]
+    return tuple(replace(draft, id=f"D{number}") for number, draft in enumerate(drafts, start=1))
+
+
+def _pools(request: PlacementRequest, best: Candidate, tried: Sequence[Candidate]) -> Decision:
+    others = sorted((each for each in tried if each is not best), key=Candidate.rank)
+    return Decision(
+        id="",
+        what="pools",
+        chosen=best.option.label,
+        reason=_reason_of_pools(request, best, len(others)),
+        text=_text_of_pools(best, others),
+        rejected=tuple(_rejected(each, best) for each in others[:MOST_REJECTED]),
+        override="placement",
+    )
+
+
+def _reason_of_pools(request: PlacementRequest, best: Candidate, others: int) -> str:
+    if not best.laid.fits:
+        return "nearest_to_fitting"
+    if others:
+        return "fastest"
+    return "only_option" if request.mode is Mode.AUTO else "asked_for"
+
+
+def _text_of_pools(best: Candidate, others: Sequence[Candidate]) -> str:
+    shape = " | ".join(
+        f"{pool.name}: {', '.join(entry.role for entry in pool.roles)}" for pool in best.laid.pools if pool.devices
+    )
+    if not others:
+        return shape
+    fitting = sum(each.laid.fits and not each.starved for each in others)
+    more = max(0, len(others) - MOST_REJECTED)
+    unseen = f", {more} more not listed" if more else ""
+    return f"{shape}; {len(others)} other ways tried, {fitting} of them fit{unseen}"
+
+
+def _rejected(candidate: Candidate, best: Candidate) -> Rejected:
+    label, tightest = candidate.option.label, candidate.laid.tightest
+    if candidate.starved:
+        return Rejected(option=label, reason="ranks_without_rows")
+    if not candidate.laid.fits and tightest is not None:
+        return Rejected(option=label, reason="does_not_fit", delta=needs_text(tightest))
+    slower = candidate.seconds / max(best.seconds, 1e-12) - 1.0
+    reason = "slower" if slower > 0 else "not_preferred"
+    return Rejected(option=label, reason=reason, delta=f"{slower:+.0%} step time".replace("-", "−"))
+
+
+def _layout(request: PlacementRequest, best: Candidate, pool: Pool, entry: RolePlacement) -> Decision:
+    asked = any(entry.role in each.layouts for each in request.pools if each.name == pool.name)
+    passed = () if asked else best.laid.passed_over.get(entry.role, ())
+    devices = f"{len(pool.devices)} × {pool.device}"
+    reason = "asked_for" if asked else "smallest_that_fits" if passed else "least_cut"
+    text = f"{entry.role} on {devices}: {layout_text(entry.layout)}"
+    return Decision(
+        id="",
+        what=f"layout of {entry.role}",
+        chosen=layout_text(entry.layout),
+        reason=reason,
+        text=text,
+        rejected=passed,
+        override=f"placement.pools.{pool.name}.layouts.{entry.role}",
+    )
+
+
+def _residency(graph: Graph, cluster: Cluster, pool: Pool) -> Iterator[Decision]:
+    if len(pool.roles) < 2:
+        return
+    is_cpu = any(group.device.is_cpu and group.device.name == pool.device for group in cluster.groups)
+    for entry in pool.roles:
+        asked = graph.role(entry.role).engine.offload is not None
+        if is_cpu and not asked:
+            continue
+        chosen = "leaves the devices while others work" if entry.offloaded else "stays on the devices"
+        needed = "not all roles of the pool fit at once" if entry.offloaded else "there is room"
+        yield Decision(
+            id="",
+            what=f"offload of {entry.role}",
+            chosen=chosen,
+            reason="asked_for" if asked else "needed_to_fit" if entry.offloaded else "fits",
+            text=f"{entry.role} {chosen}: {'the flow says so' if asked else needed}",
+            override=f"roles.{entry.role}.engine.offload",
+        )

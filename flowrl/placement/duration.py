@@ -1,0 +1,92 @@
+"""Modelled seconds of every instruction of a program: what the virtual clock runs on.
+
+A first approximation: operations, bytes and published peaks times assumed shares (rates.py). Each figure has ledger
+lines that add up to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+from flowrl.diag.diagnostic import InternalError
+from flowrl.graph.graph import Graph
+from flowrl.machine.cluster import Cluster
+from flowrl.machine.shape import ModelShape
+from flowrl.placement.op_time import Lines, OpTime
+from flowrl.placement.placed import Placed, placed_roles
+from flowrl.placement.request import PlacementRequest
+from flowrl.placement.workload import Workload
+from flowrl.plan.plan import Decision, LedgerLine, Pool
+from flowrl.program.program import Instruction, InstructionKind, Program
+
+
+def durations(
+    graph: Graph,
+    pools: Sequence[Pool],
+    program: Program,
+    shapes: Mapping[str, ModelShape],
+    cluster: Cluster,
+    *,
+    request: PlacementRequest | None = None,
+    decisions: Sequence[Decision] = (),
+) -> dict[str, float]:
+    """Seconds by instruction id, of a firing that works (an idle one takes none)."""
+    by_id = duration_lines(graph, pools, program, shapes, cluster, request=request, decisions=decisions)
+    return {id: sum(line.value for line in lines) for id, lines in by_id.items()}
+
+
+def duration_lines(
+    graph: Graph,
+    pools: Sequence[Pool],
+    program: Program,
+    shapes: Mapping[str, ModelShape],
+    cluster: Cluster,
+    *,
+    request: PlacementRequest | None = None,
+    decisions: Sequence[Decision] = (),
+) -> dict[str, tuple[LedgerLine, ...]]:
+    """The ledger lines, in seconds, that `durations` adds up, by instruction id."""
+    request = request or PlacementRequest()
+    times = OpTime(Workload(graph, shapes, request), pools, cluster)
+    placed = {
+        each.role.name: each
+        for pool in pools
+        if pool.devices
+        for each in placed_roles(graph, pool, shapes, cluster, request, decisions)
+    }
+    found: dict[str, tuple[LedgerLine, ...]] = {}
+    cache: dict[tuple[str, ...], Lines] = {}
+    for instruction in chain.from_iterable(stream.instructions for stream in program.streams):
+        key = (instruction.kind, instruction.role, instruction.op or "", instruction.edge or "")
+        if key not in cache:
+            cache[key] = _lines(instruction, graph, times, placed)
+        found[instruction.id] = tuple(cache[key])
+    return found
+
+
+def _lines(instruction: Instruction, graph: Graph, times: OpTime, placed: Mapping[str, Placed]) -> Lines:
+    here = placed.get(instruction.role)
+    if instruction.kind is InstructionKind.RUN:
+        if instruction.op is None:
+            raise InternalError(f"`{instruction.id}` names no op")
+        op = graph.op(instruction.op)
+        return times.on_devices(here, op) if here is not None else times.host(op)
+    if here is None or here.shape is None:
+        return []
+    match instruction.kind:
+        case InstructionKind.SEND_WEIGHTS | InstructionKind.RECEIVE_WEIGHTS:
+            receiving = instruction.kind is InstructionKind.RECEIVE_WEIGHTS
+            return times.move_weights(here, receiving=receiving, across_nodes=_across(instruction, graph, placed))
+        case InstructionKind.SAVE:
+            return times.save(here)
+        case _:
+            return times.move_state(here)
+
+
+def _across(instruction: Instruction, graph: Graph, placed: Mapping[str, Placed]) -> bool:
+    """Whether the two ends of a weights edge lie on different nodes."""
+    edge = next(each for each in graph.edges if each.id == instruction.edge)
+    ends = [placed.get(end.split(".")[0]) for end in (edge.source, edge.target)]
+    nodes = [{device.rsplit("/", 1)[0] for device in end.pool.devices} for end in ends if end is not None]
+    return len(nodes) == 2 and nodes[0] != nodes[1]

@@ -1,0 +1,136 @@
+"""FR0501: why a placement does not fit, and what would make it fit. Every edit that it names has been placed again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
+from flowrl.graph.graph import Graph
+from flowrl.machine.cluster import Cluster
+from flowrl.machine.shape import ModelShape
+from flowrl.placement.relax import Edit, Situation, edits
+from flowrl.placement.request import Placement, PlacementRequest
+from flowrl.placement.search import Candidate, search
+from flowrl.plan.plan import LedgerLine, Memory
+
+GIB = 2**30
+_PLACE = re.compile(r"[^\s,;()]+:\d+:\d+")
+SHOWN_EDITS = 3
+SMALL_SHARE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class _Fix:
+    key: str
+    value: str
+    freed_bytes: int
+    added_seconds: float
+
+
+def explain(
+    graph: Graph,
+    cluster: Cluster,
+    request: PlacementRequest,
+    shapes: Mapping[str, ModelShape],
+    placement: Placement,
+    seconds: float,
+) -> Diagnostic:
+    """The ledger of the tightest device and the cheapest edits, at most three, that make everything fit."""
+    tightest = max(placement.memory, key=lambda entry: entry.peak_bytes / max(1, entry.limit_bytes))
+    over = tightest.peak_bytes - tightest.limit_bytes
+    why = f"{tightest.phase} needs {_gib(tightest.peak_bytes)} GiB of {_gib(tightest.limit_bytes)} GiB on a device"
+    facts: dict[str, Any] = {"asked": _asked(request, cluster), "why": f"{why}: {_gib(over)} GiB too much"}
+    fixes = _fixes((graph, cluster, request), shapes, tightest, seconds)
+    return diagnose(
+        "FR0501", request.span or request.cluster_span, notes=_ledger(tightest), helps=_helps(fixes), **facts
+    )
+
+
+def _asked(request: PlacementRequest, cluster: Cluster) -> str:
+    return f"`placement: {request.mode}` on {cluster.name}"
+
+
+def _gib(count: int | float) -> str:
+    return f"{count / GIB:,.1f}"
+
+
+def _ledger(entry: Memory) -> tuple[str, ...]:
+    """One heading and one line per ledger line, largest first; small ones are summed."""
+    heading = f"{entry.pool} {entry.device}, {entry.phase}: limit {_gib(entry.limit_bytes)} GiB, "
+    lines = sorted(entry.lines, key=lambda each: -each.value)
+    large = [each for each in lines if each.value >= SMALL_SHARE * entry.peak_bytes]
+    rows = [(_name(each), _gib(each.value), _formula(each), _origin(each)) for each in large]
+    rest = sum(each.value for each in lines if each not in large)
+    if rest:
+        rows.append((f"{len(lines) - len(large)} smaller lines", _gib(rest), "", ""))
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return (
+        heading + f"need {_gib(entry.peak_bytes)} GiB",
+        *(f"  {a:<{widths[0]}}  {b:>{widths[1]}}  {c:<{widths[2]}}  {d}".rstrip() for a, b, c, d in rows),
+    )
+
+
+def _name(entry: LedgerLine) -> str:
+    return entry.what if entry.role is None else f"{entry.role} {entry.what}"
+
+
+def _formula(entry: LedgerLine) -> str:
+    values = ", ".join(f"{name} {value:,.4g}" for name, value in entry.inputs.items())
+    text = f"{entry.formula}: {values}"
+    return text if len(text) <= 72 else entry.formula
+
+
+def _origin(entry: LedgerLine) -> str:
+    """The origin the user can edit: a place in the flow, else a decision, else nothing."""
+    written = [place for origin in entry.origins.values() for place in _PLACE.findall(origin)]
+    decided = [origin for origin in entry.origins.values() if origin.startswith("decided")]
+    return next(iter([*written, *decided]), "")
+
+
+def _fixes(situation: Situation, shapes: Mapping[str, ModelShape], tightest: Memory, seconds: float) -> list[_Fix]:
+    """Edits that fit, the cheapest in step time first; equal ones in the order of `edits`."""
+    found = [_tried(edit, situation, shapes, tightest, seconds) for edit in edits(situation)]
+    return sorted((fix for fix in found if fix is not None), key=lambda fix: fix.added_seconds)[:SHOWN_EDITS]
+
+
+def _tried(
+    edit: Edit, situation: Situation, shapes: Mapping[str, ModelShape], tightest: Memory, seconds: float
+) -> _Fix | None:
+    for value, apply in edit.steps:
+        changed = _placed(apply(situation), shapes)
+        if changed is not None and changed.laid.fits:
+            freed = tightest.peak_bytes - _peak_of(changed, tightest)
+            return _Fix(edit.key, value, freed, changed.seconds - seconds)
+    return None
+
+
+def _placed(situation: Situation, shapes: Mapping[str, ModelShape]) -> Candidate | None:
+    graph, cluster, request = situation
+    try:
+        return search(graph, cluster, request, shapes)[0]
+    except FlowError:
+        return None
+
+
+def _peak_of(candidate: Candidate, tightest: Memory) -> int:
+    """The same phase afterwards; the tightest one if that phase is gone."""
+    same = [entry.peak_bytes for entry in candidate.laid.memory if entry.phase == tightest.phase]
+    return max(same) if same else max((entry.peak_bytes for entry in candidate.laid.memory), default=0)
+
+
+def _helps(fixes: list[_Fix]) -> tuple[Help, ...]:
+    if not fixes:
+        return (Help(text="no single edit makes it fit: use more or larger devices, or a smaller model"),)
+    count = "this edit fits" if len(fixes) == 1 else "any one of these fits"
+    heading = Help(text=f"{count} (effect on the tightest device and on the estimated step time)")
+    keys = max(len(f"{fix.key}: {fix.value}") for fix in fixes)
+    return (heading, *(Help(text=_fix_text(number, fix, keys)) for number, fix in enumerate(fixes, start=1)))
+
+
+def _fix_text(number: int, fix: _Fix, width: int) -> str:
+    sign = "+" if fix.added_seconds >= 0 else "−"
+    freed = f"−{_gib(fix.freed_bytes)}" if fix.freed_bytes >= 0 else f"+{_gib(-fix.freed_bytes)}"
+    return f"{number}  {fix.key + ': ' + fix.value:<{width}}  {freed} GiB  {sign}{abs(fix.added_seconds):,.1f} s"

@@ -1,0 +1,174 @@
+"""The layout of each role on its pool, and which roles leave their devices while others work.
+
+Layouts: what the flow says; else a generator the smallest tp whose engine starts, Megatron the smallest tp·pp that fits
+alone, everything else dp = devices. Roles of one pool leave it in a fixed order (engines, scorers, trainers), as few
+as fit. Takes drafts; gives pools with the memory they need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from flowrl.graph.graph import Graph, Kind, Role
+from flowrl.machine.cluster import Cluster
+from flowrl.machine.shape import ModelShape
+from flowrl.machine.traits import TRAITS, layout_fault, legal_tp
+from flowrl.placement.memory import memory
+from flowrl.placement.options import Draft, Option
+from flowrl.placement.placed import HOST, needs_devices
+from flowrl.placement.request import PlacementRequest
+from flowrl.plan.plan import Layout, Memory, Pool, Rejected, RolePlacement
+
+_LEAVING_ORDER = (Kind.GENERATOR, Kind.REWARD, Kind.FUNCTION, Kind.SCORER, Kind.TRAINER)
+MOST_HOST_SLOTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Laid:
+    """Pools with layouts and residency, what they need, and what was passed over on the way."""
+
+    pools: tuple[Pool, ...]
+    memory: tuple[Memory, ...]
+    passed_over: Mapping[str, tuple[Rejected, ...]]
+    """By role: smaller layouts that do not fit."""
+
+    @property
+    def fits(self) -> bool:
+        return all(entry.peak_bytes <= entry.limit_bytes for entry in self.memory)
+
+    @property
+    def tightest(self) -> Memory | None:
+        return max(self.memory, key=lambda entry: entry.peak_bytes / entry.limit_bytes, default=None)
+
+
+class Layouts:
+    """Lays out the options of one graph on one cluster."""
+
+    def __init__(
+        self, graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]
+    ) -> None:
+        self.graph, self.cluster, self.request, self.shapes = graph, cluster, request, shapes
+        self._cache: dict[tuple[object, ...], tuple[Pool, tuple[Memory, ...], dict[str, tuple[Rejected, ...]]]] = {}
+
+    def lay_out(self, option: Option) -> Laid:
+        on_cpu = any(draft.group.device.is_cpu for draft in option.pools)
+        pools: list[Pool] = []
+        passed_over: dict[str, tuple[Rejected, ...]] = {}
+        for draft in option.pools:
+            pool, over = self._pool(draft)
+            pools.append(pool)
+            passed_over |= over
+        if not on_cpu:
+            pools = [self._resident(pool) for pool in pools]
+        host = host_pool(self.graph)
+        every = (*pools, *([host] if host is not None else ()))
+        return Laid(every, self._memory(every), passed_over)
+
+    def _memory(self, pools: Sequence[Pool]) -> tuple[Memory, ...]:
+        return memory(self.graph, pools, self.shapes, self.cluster, request=self.request)
+
+    def _pool(self, draft: Draft) -> tuple[Pool, dict[str, tuple[Rejected, ...]]]:
+        roles: list[RolePlacement] = []
+        passed_over: dict[str, tuple[Rejected, ...]] = {}
+        for name in draft.roles:
+            layout, over = self._layout(draft, self.graph.role(name))
+            asked = self.graph.role(name).engine.offload
+            roles.append(RolePlacement(role=name, layout=layout, offloaded=bool(asked) and len(draft.roles) > 1))
+            if over:
+                passed_over[name] = over
+        pool = Pool(name=draft.name, devices=draft.devices, device=draft.group.device.name, roles=tuple(roles))
+        return pool, passed_over
+
+    def _layout(self, draft: Draft, role: Role) -> tuple[Layout, tuple[Rejected, ...]]:
+        count = len(draft.devices)
+        if role.name in draft.layouts:
+            asked = draft.layouts[role.name]
+            each = asked.tp * asked.pp * asked.cp
+            return Layout(dp=count // each, tp=asked.tp, pp=asked.pp, cp=asked.cp, ep=asked.ep), ()
+        legal = list(self._legal(draft, role))
+        over: list[Rejected] = []
+        for layout in legal[:-1]:
+            short = self._alone(draft, role, layout)
+            if short is None:
+                return layout, tuple(over)
+            over.append(Rejected(option=layout_text(layout), reason="does_not_fit", delta=needs_text(short)))
+        return legal[-1], tuple(over)
+
+    def _legal(self, draft: Draft, role: Role) -> Iterator[Layout]:
+        """Layouts to try, the one that cuts least first."""
+        count = len(draft.devices)
+        if role.model is None or role.backend not in ("vllm", "megatron"):
+            yield Layout(dp=count)
+            return
+        shape, traits = self.shapes[role.model], TRAITS[role.backend]
+        tensor = legal_tp(traits, shape, count, draft.group.devices_per_node)
+        deep = range(1, draft.group.nodes + 1) if "pp" in traits.axes else range(1, 2)
+        cuts = [
+            (tp, pp)
+            for tp in tensor
+            for pp in deep
+            if count % (tp * pp) == 0 and layout_fault(traits, shape, tp, pp) is None
+        ]
+        for tp, pp in sorted(cuts, key=lambda cut: (cut[0] * cut[1], cut[1])):
+            yield Layout(dp=count // (tp * pp), tp=tp, pp=pp)
+
+    def _alone(self, draft: Draft, role: Role, layout: Layout) -> Memory | None:
+        """The first phase that does not fit if the role had the pool to itself; None if all do."""
+        pool = Pool(
+            name=draft.name,
+            devices=draft.devices,
+            device=draft.group.device.name,
+            roles=(RolePlacement(role=role.name, layout=layout),),
+        )
+        return next((each for each in self._memory((pool,)) if each.peak_bytes > each.limit_bytes), None)
+
+    def _resident(self, pool: Pool) -> Pool:
+        """The pool with as few roles offloaded as fit; all that may leave, if nothing fits."""
+        movable = [entry.role for entry in pool.roles if self._may_leave(entry.role)]
+        if len(pool.roles) < 2 or not movable:
+            return pool
+        movable.sort(key=lambda name: _LEAVING_ORDER.index(self.graph.role(name).kind))
+        for count in range(len(movable) + 1):
+            tried = _with_offloaded(pool, movable[:count])
+            if all(entry.peak_bytes <= entry.limit_bytes for entry in self._memory((tried,))):
+                return tried
+        return _with_offloaded(pool, movable)
+
+    def _may_leave(self, name: str) -> bool:
+        role = self.graph.role(name)
+        traits = TRAITS.get(role.backend or "")
+        return role.engine.offload is None and traits is not None and traits.offload
+
+
+def _with_offloaded(pool: Pool, names: Sequence[str]) -> Pool:
+    roles = tuple(replace(each, offloaded=True) if each.role in names else each for each in pool.roles)
+    return replace(pool, roles=roles)
+
+
+def host_pool(graph: Graph) -> Pool | None:
+    """Every role without a device: a lane for each."""
+    roles = [role for role in graph.roles if not needs_devices(role)]
+    if not roles:
+        return None
+    return Pool(
+        name=HOST,
+        devices=(),
+        device=HOST,
+        roles=tuple(RolePlacement(role=role.name, layout=Layout()) for role in roles),
+        slots=min(MOST_HOST_SLOTS, max(2, len(roles))),
+    )
+
+
+def layout_text(layout: Layout) -> str:
+    """`dp4 tp2`: dp, and the other axes that are larger than 1."""
+    others = (("tp", layout.tp), ("pp", layout.pp), ("cp", layout.cp), ("ep", layout.ep))
+    return " ".join([f"dp{layout.dp}", *(f"{name}{size}" for name, size in others if size > 1)])
+
+
+def needs_text(entry: Memory) -> str:
+    """What a phase needs against its limit: `151.3 of 139.0 GiB in actor_train.update`."""
+    gib = 2**30
+    return f"{entry.peak_bytes / gib:.1f} of {entry.limit_bytes / gib:.1f} GiB in {entry.phase}"

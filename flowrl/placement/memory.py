@@ -1,0 +1,199 @@
+"""Peak memory of every device pool, per phase of its work. Takes a graph and pools; gives Memory values that add up.
+
+Phases: `load ROLE` · `start ROLE` (a vLLM engine against its own share of the device) · each op by its id ·
+`send_weights A => B`, `receive_weights A => B`. In each phase the roles of the pool that are not offloaded hold what
+they hold. Devices that do the same are one entry: `node0/0 .. node1/7`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from flowrl.graph.graph import EdgeKind, Graph, Op
+from flowrl.graph.params import ForwardParams, ScoreParams, UpdateParams
+from flowrl.machine.cluster import Cluster
+from flowrl.machine.shape import ModelShape
+from flowrl.placement import engine_memory, training_memory
+from flowrl.placement.host_memory import host_memory
+from flowrl.placement.ledger import Given, bytes_of, line
+from flowrl.placement.placed import Placed, group_of, placed_roles
+from flowrl.placement.request import PlacementRequest
+from flowrl.placement.training_memory import Lines
+from flowrl.placement.workload import Workload
+from flowrl.plan.plan import Decision, LedgerLine, Memory, Pool
+
+CONTEXT_BYTES = 1_200_000_000
+"""Of one GPU process: CUDA context, cuBLAS workspace, NCCL buffers. Assumed; profiles measure it."""
+CPU_PROCESS_BYTES = 600_000_000
+"""Of one CPU process that has imported torch and transformers. Seen: 0.5 to 0.6 GB."""
+RESERVE = 0.03
+"""Share of a device kept for fragmentation and for what the driver holds back. Assumed."""
+
+
+def memory(
+    graph: Graph,
+    pools: Sequence[Pool],
+    shapes: Mapping[str, ModelShape],
+    cluster: Cluster,
+    *,
+    request: PlacementRequest | None = None,
+    decisions: Sequence[Decision] = (),
+) -> tuple[Memory, ...]:
+    """Peaks of all device pools in the order of the pools, and of a host's memory where roles are offloaded to it.
+
+    `request` gives origins and assumptions, `decisions` the ids that origins name.
+    """
+    request = request or PlacementRequest()
+    work = Workload(graph, shapes, request)
+    found: list[Memory] = []
+    everyone: list[tuple[Pool, tuple[Placed, ...]]] = []
+    for pool in pools:
+        if not pool.devices:
+            continue
+        placed = placed_roles(graph, pool, shapes, cluster, request, decisions)
+        everyone.append((pool, placed))
+        limit = limit_bytes(pool, pools, cluster)
+        found.extend(_PoolMemory(work, pool, placed, limit).phases())
+    return (*found, *host_memory(everyone, cluster))
+
+
+def limit_bytes(pool: Pool, pools: Sequence[Pool], cluster: Cluster) -> int:
+    """Memory of one device. Slots of a CPU host share its memory: the slots in use on a node have equal parts."""
+    group = group_of(pool, cluster)
+    if not group.device.is_cpu:
+        return group.device.memory_bytes
+    node = pool.devices[0].rsplit("/", 1)[0]
+    used = sum(device.rsplit("/", 1)[0] == node for other in pools for device in other.devices)
+    return group.host_memory_bytes // max(1, used)
+
+
+class _PoolMemory:
+    """The phases of one pool."""
+
+    def __init__(self, work: Workload, pool: Pool, placed: tuple[Placed, ...], limit: int) -> None:
+        self.work, self.pool, self.placed, self.limit = work, pool, placed, limit
+
+    def phases(self) -> Iterator[Memory]:
+        for devices, stages in _alike(self.pool, self.placed):
+            for role in self.placed:
+                yield from self._startup(role, devices)
+            for op in self.work.graph.ops:
+                role = next((each for each in self.placed if each.role.name == op.role), None)
+                if role is not None:
+                    yield self._entry(op.id, devices, role, self._at_work(role, op, stages[role.role.name]))
+            yield from self._weights(devices)
+
+    def _startup(self, role: Placed, devices: str) -> Iterator[Memory]:
+        if role.shape is None:
+            return
+        if not engine_memory.is_vllm(role):
+            yield self._entry(f"load {role.role.name}", devices, role, training_memory.load_lines(role))
+            return
+        generate = self._generate_op(role)
+        if generate is not None and not role.device.is_cpu:
+            lines = engine_memory.start_lines(role, self.work.lengths(generate))
+            limit = engine_memory.engine_limit_bytes(role, self.limit)
+            yield self._memory(f"start {role.role.name}", devices, lines, limit)
+
+    def _weights(self, devices: str) -> Iterator[Memory]:
+        """The send comes while the sender is loaded, the receive while the receiver is."""
+        for edge in self.work.graph.edges:
+            if edge.kind is not EdgeKind.WEIGHTS:
+                continue
+            source, target = edge.source.split(".")[0], edge.target.split(".")[0]
+            for role in self.placed:
+                if role.role.name == source:
+                    lines = training_memory.export_lines(role)
+                    yield self._entry(f"send_weights {source} => {target}", devices, role, lines)
+                if role.role.name == target:
+                    lines = engine_memory.receive_lines(role, self._resident(role))
+                    yield self._entry(f"receive_weights {source} => {target}", devices, role, lines)
+
+    def _at_work(self, role: Placed, op: Op, stage: int) -> Lines:
+        if role.shape is None:
+            return self._resident(role)
+        if op.method == "generate":
+            return engine_memory.generate_lines(role, self.work.rows(op), self.work.lengths(op), self.limit)
+        if engine_memory.is_vllm(role):
+            return self._resident(role)
+        tokens, micro_batches = self._micro_batch(role, op)
+        if op.method == "update":
+            return training_memory.update_lines(role, tokens, micro_batches, stage)
+        return training_memory.forward_lines(role, tokens)
+
+    def _micro_batch(self, role: Placed, op: Op) -> tuple[Given, int]:
+        """Tokens of one micro-batch and how many there are: at least one whole sequence, at most all rows."""
+        wanted, key = 16384, op.method
+        if isinstance(op.params, UpdateParams | ForwardParams | ScoreParams):
+            wanted = op.params.micro_batch_tokens
+        longest, rows = self.work.lengths(op).most, engine_memory.rows_per_rank(role, self.work.rows(op))
+        origin = self.work.request.origin("roles", role.role.name, key, "micro_batch_tokens")
+        if origin == "default":
+            origin = self.work.request.origin("roles", role.role.name, "micro_batch_tokens")
+        whole = rows * longest
+        if wanted < longest:
+            return Given(longest, f"one longest sequence, over micro_batch_tokens {wanted:,} ({origin})"), rows
+        if whole <= wanted:
+            return Given(whole, f"all {rows:,} rows of a rank at their longest, under micro_batch_tokens {wanted:,}"), 1
+        return Given(wanted, f"micro_batch_tokens, {origin}"), -(-whole // wanted)
+
+    def _resident(self, role: Placed) -> Lines:
+        if role.shape is None:
+            inputs = {"g": Given(role.role.engine.gpu_bytes or 0, f"roles.{role.role.name}.engine.gpu_bytes")}
+            return [line("function", role.role.name, "bytes", "g", inputs)]
+        generate = self._generate_op(role)
+        if engine_memory.is_vllm(role):
+            lengths = self.work.lengths(generate) if generate is not None else None
+            return engine_memory.resident_lines(role, lengths, self.limit)
+        return training_memory.resident_lines(role)
+
+    def _generate_op(self, role: Placed) -> Op | None:
+        """The op that the engine's cache is made for: the one with the longest rows."""
+        own = [op for op in self.work.graph.ops if op.role == role.role.name and op.method == "generate"]
+        return max(own, key=lambda op: self.work.lengths(op).most, default=None)
+
+    def _entry(self, phase: str, devices: str, active: Placed, lines: Lines) -> Memory:
+        others = [each for each in self.placed if each is not active and not each.offloaded]
+        held = [entry for other in others for entry in self._resident(other)]
+        return self._memory(phase, devices, [*lines, *held, *self._overhead()], self.limit)
+
+    def _memory(self, phase: str, devices: str, lines: Lines, limit: int) -> Memory:
+        return Memory(
+            pool=self.pool.name,
+            device=devices,
+            phase=phase,
+            peak_bytes=bytes_of(lines),
+            limit_bytes=limit,
+            lines=tuple(lines),
+        )
+
+    def _overhead(self) -> list[LedgerLine]:
+        is_cpu = any(each.device.is_cpu for each in self.placed)
+        process = (
+            Given(CPU_PROCESS_BYTES, "assumed: python with torch")
+            if is_cpu
+            else Given(CONTEXT_BYTES, "assumed: CUDA context, cuBLAS, NCCL")
+        )
+        inputs = {
+            "r": Given(RESERVE, "assumed"),
+            "M": Given(self.limit, f"catalogue {self.pool.device}"),
+            "C": process,
+            "roles": Given(len(self.placed), f"pool {self.pool.name}"),
+        }
+        return [
+            line("processes", None, "bytes", "C*roles", inputs),
+            line("reserve for fragmentation", None, "bytes", "r*M", inputs),
+        ]
+
+
+def _alike(pool: Pool, placed: Sequence[Placed]) -> Iterator[tuple[str, dict[str, int]]]:
+    """Devices that do the same, with the pipeline stage of each role there. Ranks of a role run tp fastest, then cp,
+    dp and pp (Megatron Core's default order), so stages are contiguous blocks."""
+    by_stages: dict[tuple[int, ...], list[str]] = {}
+    count = len(pool.devices)
+    for index, device in enumerate(pool.devices):
+        key = tuple(index * each.layout.pp // count for each in placed)
+        by_stages.setdefault(key, []).append(device)
+    for key, devices in by_stages.items():
+        name = devices[0] if len(devices) == 1 else f"{devices[0]} .. {devices[-1]}"
+        yield name, {each.role.name: stage for each, stage in zip(placed, key, strict=True)}

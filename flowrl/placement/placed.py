@@ -1,0 +1,133 @@
+"""A role on its devices, and the names that every formula of memory and time is written in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from flowrl.diag.diagnostic import InternalError
+from flowrl.graph.graph import Graph, Kind, Role
+from flowrl.machine.cluster import Cluster, Device, NodeGroup
+from flowrl.machine.shape import DTYPE_BYTES, ModelShape
+from flowrl.machine.traits import TRAITS, Traits
+from flowrl.placement.ledger import Given
+from flowrl.placement.request import PlacementRequest
+from flowrl.plan.plan import Decision, Layout, Pool
+
+HOST = "host"
+
+
+def needs_devices(role: Role) -> bool:
+    """Whether a role lives in a pool of devices: it runs a model, or its function says that it uses a GPU."""
+    return role.kind is not Kind.DATA and (role.model is not None or role.engine.gpu_bytes is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """One role in one pool."""
+
+    role: Role
+    pool: Pool
+    shape: ModelShape | None
+    """None for a function that uses a GPU."""
+    traits: Traits | None
+    layout: Layout
+    layout_origin: str
+    offloaded: bool
+    group: NodeGroup
+    dtype_bytes: int
+    dtype_origin: str
+    kv_origin: str
+
+    @property
+    def device(self) -> Device:
+        return self.group.device
+
+    @property
+    def model(self) -> ModelShape:
+        if self.shape is None:
+            raise InternalError(f"role `{self.role.name}` has no model")
+        return self.shape
+
+    @property
+    def backend(self) -> str:
+        return self.role.backend or ""
+
+
+def placed_roles(
+    graph: Graph,
+    pool: Pool,
+    shapes: Mapping[str, ModelShape],
+    cluster: Cluster,
+    request: PlacementRequest,
+    decisions: Sequence[Decision] = (),
+) -> tuple[Placed, ...]:
+    """Every role of a device pool, in the pool's order."""
+    group = group_of(pool, cluster)
+    found: list[Placed] = []
+    for entry in pool.roles:
+        role = graph.role(entry.role)
+        model = graph.model(role.model) if role.model is not None else None
+        found.append(
+            Placed(
+                role=role,
+                pool=pool,
+                shape=shapes[model.name] if model is not None else None,
+                traits=TRAITS.get(role.backend or ""),
+                layout=entry.layout,
+                layout_origin=_layout_origin(entry.role, pool.name, request, decisions),
+                offloaded=entry.offloaded,
+                group=group,
+                dtype_bytes=DTYPE_BYTES[model.dtype] if model is not None else 4,
+                dtype_origin=request.origin("models", model.name, "dtype") if model is not None else "default",
+                kv_origin=request.origin("roles", role.name, "engine", "kv_fraction"),
+            )
+        )
+    return tuple(found)
+
+
+def group_of(pool: Pool, cluster: Cluster) -> NodeGroup:
+    """The node group of a pool's devices: that of its device type and, if named, of its first device."""
+    named = pool.devices[0].split("/")
+    for group in cluster.groups:
+        if group.device.name == pool.device and (len(named) == 2 or named[0] == group.name):
+            return group
+    raise InternalError(f"pool `{pool.name}` is on {pool.device}, which the cluster does not have")
+
+
+def _layout_origin(role: str, pool: str, request: PlacementRequest, decisions: Sequence[Decision]) -> str:
+    for axis in ("tp", "pp", "cp", "ep"):
+        written = request.origin("placement", "pools", pool, "layouts", role, axis)
+        if written != "default":
+            return written
+    decided = next((each.id for each in decisions if each.what == f"layout of {role}"), None)
+    return f"decided {decided}" if decided else "decided by placement"
+
+
+def model_inputs(placed: Placed) -> dict[str, Given]:
+    """The names of a formula that a role's model, layout and engine stand for.
+
+    P parameters · R those outside the decoder layers (FSDP's root group) · Lp those of one layer · L layers ·
+    H hidden · q, k widths of queries and of keys · F feed-forward · n heads · V outputs per token · E experts ·
+    e experts per token · w bytes of a weight in compute · dp, tp, pp of the layout.
+    """
+    shape, card, where = placed.model, placed.model.origin, placed.layout_origin
+    return {
+        "P": Given(shape.parameters, card),
+        "Pa": Given(shape.active_parameters, card),
+        "R": Given(shape.root_parameters, card),
+        "Lp": Given(shape.layer_parameters, card),
+        "L": Given(shape.layers, card),
+        "H": Given(shape.hidden, card),
+        "q": Given(shape.q_width, card),
+        "k": Given(shape.kv_width, card),
+        "F": Given(shape.ffn, card),
+        "n": Given(shape.heads, card),
+        "V": Given(shape.output_width, card),
+        "E": Given(max(1, shape.experts), card),
+        "e": Given(max(1, shape.experts_per_token), card),
+        "w": Given(placed.dtype_bytes, placed.dtype_origin),
+        "dp": Given(placed.layout.dp, where),
+        "tp": Given(placed.layout.tp, where),
+        "pp": Given(placed.layout.pp, where),
+    }

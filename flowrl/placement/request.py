@@ -1,0 +1,80 @@
+"""What placement is asked for, and what it answers. Frozen values; no logic."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from flowrl.diag.diagnostic import Diagnostic
+from flowrl.diag.span import Span
+from flowrl.plan.plan import Decision, Memory, Pool
+
+
+class Mode(StrEnum):
+    AUTO = "auto"
+    COLOCATED = "colocated"
+    DISAGGREGATED = "disaggregated"
+    POOLS = "pools"
+
+
+class LayoutRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A layout as the flow writes it: dp follows from the pool's devices."""
+
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    span: Span | None = None
+
+
+class PoolRequest(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    gpus: int
+    group: str | None = None
+    roles: tuple[str, ...] = ()
+    layouts: dict[str, LayoutRequest] = {}
+    span: Span | None = None
+    role_spans: dict[str, Span] = {}
+
+
+class Assumption(msgspec.Struct, frozen=True, kw_only=True):
+    """`assume.ROLE.OP`: means that only the planner needs. None: the printed rule holds."""
+
+    response_tokens: float | None = None
+    response_tokens_p99: float | None = None
+    seconds: float | None = None
+    origin: str = "assume"
+
+
+class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
+    mode: Mode = Mode.AUTO
+    pools: tuple[PoolRequest, ...] = ()
+    """Of mode `pools`; roles in none of them are placed by a decision."""
+    pin: dict[str, str] = {}
+    """Role → pool. Pools of mode auto are `all`, or `rollout` and `train`."""
+    apart: tuple[tuple[str, ...], ...] = ()
+    assume: dict[str, Assumption] = {}
+    """By op id."""
+    origins: dict[str, str] = {}
+    """Where a value of the flow came from, by dotted path: `roles.critic.update.clip_value` → `ppo.yaml:12:5`."""
+    span: Span | None = None
+    """Of the value of `placement:`, if it is written."""
+    cluster_span: Span | None = None
+    """Of the value of `cluster:`, if it is written."""
+
+    def origin(self, *path: str) -> str:
+        """Where the value at `path` came from; `default` if the flow does not say it."""
+        return self.origins.get(".".join(path), "default")
+
+
+class Placement(msgspec.Struct, frozen=True, kw_only=True):
+    pools: tuple[Pool, ...]
+    decisions: tuple[Decision, ...]
+    memory: tuple[Memory, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+    """FR0501 if it does not fit: the nearest placement is given all the same, with what would help."""
+
+    @property
+    def fits(self) -> bool:
+        return not self.diagnostics

@@ -1,0 +1,85 @@
+"""Evaluates every option of a request and ranks them. No explanations: decisions.py and infeasible.py tell them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
+from flowrl.graph.graph import Graph, Op
+from flowrl.machine.cluster import Cluster
+from flowrl.machine.shape import ModelShape
+from flowrl.placement.checks import check_request
+from flowrl.placement.layouts import Laid, Layouts
+from flowrl.placement.options import Option, options
+from flowrl.placement.request import PlacementRequest
+from flowrl.placement.step_time import step_seconds
+from flowrl.placement.workload import Workload
+from flowrl.plan.plan import Pool
+
+_SPREAD_BACKENDS = ("fsdp", "megatron")
+"""Backends whose ranks meet in collectives: each of them needs a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    option: Option
+    laid: Laid
+    seconds: float
+    starved: bool
+    """Whether some rank would have no row."""
+
+    def rank(self) -> tuple[bool, bool, float]:
+        """The smaller the better: every rank has rows, it fits, it is fast (or, if nothing fits, near to fitting)."""
+        tightest = self.laid.tightest
+        over = 0.0 if tightest is None else tightest.peak_bytes / max(1, tightest.limit_bytes)
+        return self.starved, not self.laid.fits, self.seconds if self.laid.fits else over
+
+
+def search(
+    graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]
+) -> tuple[Candidate, list[Candidate]]:
+    """The best candidate and all that were tried, in their order. Raises FlowError as `place` says."""
+    check_request(graph, cluster, request, shapes)
+    work, layouts = Workload(graph, shapes, request), Layouts(graph, cluster, request, shapes)
+    found = options(graph, cluster, request)
+    if not found:
+        raise FlowError(_nothing_left(cluster, request))
+    tried: list[Candidate] = []
+    for option in found:
+        laid = layouts.lay_out(option)
+        seconds = step_seconds(graph, laid.pools, shapes, cluster, request)
+        tried.append(Candidate(option, laid, seconds, _starved(graph, work, laid.pools) is not None))
+    best = min(tried, key=Candidate.rank)
+    short = _starved(graph, work, best.laid.pools)
+    if short is not None:
+        raise FlowError(_more_ranks_than_rows(work, *short))
+    return best, tried
+
+
+def _starved(graph: Graph, work: Workload, pools: Sequence[Pool]) -> tuple[Op, int] | None:
+    """The first op with fewer rows than its role has data-parallel ranks, and their number."""
+    ranks = {entry.role: entry.layout.dp for pool in pools if pool.devices for entry in pool.roles}
+    for op in graph.ops:
+        spread = graph.role(op.role).backend in _SPREAD_BACKENDS
+        if spread and op.role in ranks and work.rows(op).count < ranks[op.role]:
+            return op, ranks[op.role]
+    return None
+
+
+def _more_ranks_than_rows(work: Workload, op: Op, dp: int) -> Diagnostic:
+    rows = work.rows(op)
+    text = f"{int(rows.prompts.value)} prompts * {int(rows.samples.value)} samples"
+    facts: dict[str, Any] = {"op": op.id, "role": op.role, "rows": rows.count, "dp": dp, "idle": dp - rows.count}
+    return diagnose("FR0507", work.request.span or op.span, sum=text, **facts)
+
+
+def _nothing_left(cluster: Cluster, request: PlacementRequest) -> Diagnostic:
+    devices = cluster.device_count
+    why = f"{cluster.name} has {devices} device{'s' if devices > 1 else ''}"
+    if request.pin or request.apart:
+        why += ", and `pin` and `apart` exclude every way to share them"
+    else:
+        why += ", and generators and trainers need one each at least"
+    return diagnose("FR0514", request.span, asked=f"`placement: {request.mode}`", why=why)

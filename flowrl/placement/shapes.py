@@ -1,0 +1,82 @@
+"""The shape of every model of a graph, and what a stage hands on to the next. Checks roles against their backend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
+from flowrl.diag.near import near_names
+from flowrl.graph.graph import Graph, Kind, Model, Role
+from flowrl.machine.models import shape_of
+from flowrl.machine.shape import ModelShape
+from flowrl.machine.traits import TRAITS
+
+_HEAD_OF_METHOD = {"generate": "lm", "log_probs": "lm", "values": "scalar"}
+
+
+def shapes_of(graph: Graph, folder: str, earlier: Mapping[str, ModelShape] | None = None) -> dict[str, ModelShape]:
+    """Shape by name of model. `earlier` holds `STAGE.ROLE` → shape of the stages before (see `handed_on`).
+
+    Raises FlowError with every fault of models (FR0401 to FR0407) and of backends (FR0412 to FR0415).
+    """
+    found: dict[str, ModelShape] = {}
+    faults: list[Diagnostic] = []
+    used = {role.model for role in graph.roles}
+    for model in (each for each in graph.models if each.name in used):
+        try:
+            found[model.name] = shape_of(
+                model.source,
+                folder,
+                inline=model.inline,
+                head=model.head,
+                stages=earlier,
+                name=model.name,
+                span=model.span,
+            )
+        except FlowError as error:
+            faults.extend(error.diagnostics)
+    models = {model.name: model for model in graph.models}
+    for role in graph.roles:
+        if role.model is not None:
+            faults.extend(_backend_faults(role, models[role.model]))
+            faults.extend(_head_faults(graph, role, models[role.model]))
+    if faults:
+        raise FlowError(faults)
+    return found
+
+
+def handed_on(stage: str, graph: Graph, shapes: Mapping[str, ModelShape]) -> dict[str, ModelShape]:
+    """`STAGE.ROLE` → shape of each role whose checkpoint a later stage may start from: the trained ones."""
+    return {f"{stage}.{role.name}": shapes[role.model] for role in graph.roles if role.model and role.trainable}
+
+
+def _backend_faults(role: Role, model: Model) -> list[Diagnostic]:
+    if role.backend is None:
+        able = ", ".join(name for name, traits in TRAITS.items() if role.kind in traits.kinds)
+        return [diagnose("FR0415", role.span, role=role.name, model=model.name, kind=role.kind, able=able)]
+    if role.backend not in TRAITS:
+        near = near_names(role.backend, TRAITS)
+        helps = [Help(text=f"a backend with a near name exists: `{near[0]}`", span=role.span)] if near else []
+        known = ", ".join(TRAITS)
+        return [diagnose("FR0412", role.span, backend=role.backend, role=role.name, known=known, helps=helps)]
+    traits = TRAITS[role.backend]
+    if role.kind not in traits.kinds:
+        able = ", ".join(name for name, other in TRAITS.items() if role.kind in other.kinds)
+        kinds = ", ".join(traits.kinds)
+        facts: dict[str, Any] = {"role": role.name, "kind": role.kind, "backend": role.backend}
+        return [diagnose("FR0413", role.span, kinds=kinds, able=able, **facts)]
+    if model.dtype not in traits.dtypes:
+        facts = {"role": role.name, "backend": role.backend, "model": model.name, "dtype": model.dtype}
+        dtypes = ", ".join(traits.dtypes)
+        return [diagnose("FR0414", model.span or role.span, dtypes=dtypes, first=traits.dtypes[-1], **facts)]
+    return []
+
+
+def _head_faults(graph: Graph, role: Role, model: Model) -> list[Diagnostic]:
+    for op in graph.ops:
+        wanted = _HEAD_OF_METHOD.get(op.method)
+        if op.role == role.name and wanted not in (None, model.head) and role.kind is not Kind.REWARD:
+            fault = f"`{op.id}` needs a head `{wanted}`, and `{role.name}` has the model `{model.name}`"
+            return [diagnose("FR0405", model.span or op.span, model=model.name, head=model.head, fault=fault)]
+    return []

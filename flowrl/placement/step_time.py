@@ -1,0 +1,92 @@
+"""A quick estimate of a step's time, to compare placements; the simulator's is the one that a plan prints.
+
+Ops are scheduled greedily in data order, each pool doing one thing at a time. With max_lag k, the bound is the larger
+of the busiest pool and the chain divided by 1 + k (the maximum cycle ratio with 1 + k tokens on the weights edge).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import networkx as nx
+
+from flowrl.graph.graph import Edge, EdgeKind, Graph, Op
+from flowrl.machine.cluster import Cluster
+from flowrl.machine.shape import ModelShape
+from flowrl.placement.op_time import Lines, OpTime
+from flowrl.placement.placed import Placed, placed_roles
+from flowrl.placement.request import PlacementRequest
+from flowrl.placement.workload import Workload
+from flowrl.plan.plan import Pool
+
+
+def step_seconds(
+    graph: Graph,
+    pools: Sequence[Pool],
+    shapes: Mapping[str, ModelShape],
+    cluster: Cluster,
+    request: PlacementRequest,
+) -> float:
+    """Seconds of one step in the steady state, validation counted at its share."""
+    times = OpTime(Workload(graph, shapes, request), pools, cluster)
+    placed = {
+        each.role.name: each
+        for pool in pools
+        if pool.devices
+        for each in placed_roles(graph, pool, shapes, cluster, request)
+    }
+    seconds = {op.id: _op_seconds(op, times, placed) for op in graph.ops}
+    busy: dict[str, float] = {}
+    ready: dict[str, float] = {}
+    for id in _order(graph):
+        here = placed.get(graph.op(id).role)
+        start = max((ready[edge.source] for edge in _into(graph, id)), default=0.0)
+        if here is None:
+            ready[id] = start + seconds[id]
+            continue
+        start = max(start, busy.get(here.pool.name, 0.0))
+        ready[id] = busy[here.pool.name] = start + seconds[id]
+    chain = max(ready.values(), default=0.0) + _sync_seconds(graph, times, placed)
+    load: dict[str, float] = {}
+    for op in graph.ops:
+        if op.role in placed:
+            name = placed[op.role].pool.name
+            load[name] = load.get(name, 0.0) + seconds[op.id]
+    return max(chain / (1 + graph.schedule.max_lag), max(load.values(), default=0.0))
+
+
+def _op_seconds(op: Op, times: OpTime, placed: Mapping[str, Placed]) -> float:
+    here = placed.get(op.role)
+    lines = times.host(op) if here is None else times.on_devices(here, op)
+    moves = 2 * _sum(times.move_state(here)) if here is not None and here.offloaded and here.shape else 0.0
+    return (_sum(lines) * op.firings + moves) / max(1, op.every_steps)
+
+
+def _sync_seconds(graph: Graph, times: OpTime, placed: Mapping[str, Placed]) -> float:
+    total = 0.0
+    for edge in graph.edges:
+        ends = [placed.get(end.split(".")[0]) for end in (edge.source, edge.target)]
+        if edge.kind is not EdgeKind.WEIGHTS or ends[0] is None or ends[1] is None:
+            continue
+        nodes = [{device.rsplit("/", 1)[0] for device in end.pool.devices} for end in ends if end is not None]
+        for end, receiving in zip(ends, (False, True), strict=True):
+            if end is not None and end.shape is not None:
+                total += _sum(times.move_weights(end, receiving=receiving, across_nodes=nodes[0] != nodes[1]))
+    return total
+
+
+def _sum(lines: Lines) -> float:
+    return sum(line.value for line in lines)
+
+
+def _into(graph: Graph, id: str) -> list[Edge]:
+    return [edge for edge in graph.edges if edge.target == id and edge.kind is EdgeKind.DATA]
+
+
+def _order(graph: Graph) -> list[str]:
+    digraph: nx.DiGraph[str] = nx.DiGraph()
+    digraph.add_nodes_from(op.id for op in graph.ops)
+    for edge in graph.edges:
+        if edge.kind in (EdgeKind.DATA, EdgeKind.STATE):
+            digraph.add_edge(edge.source, edge.target)
+    return list(nx.topological_sort(digraph))

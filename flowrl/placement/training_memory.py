@@ -1,0 +1,177 @@
+"""Memory of a trainer or a scorer on one device: FSDP2, Megatron Core and a plain copy, resident and while an op runs.
+
+Takes a Placed role and the tokens of a micro-batch; gives ledger lines. The peak of an op is the largest of a few
+moments; only the lines of that moment are kept, so they add up.
+
+FSDP2 formulas were read off traces of torch's FSDPMemTracker on Qwen2 models (tests/placement/fsdp_memory.json holds
+the table): with master weights in float32, compute in bfloat16 and every layer gathered in turn. The root group
+(embedding, head, last norm) stays gathered through forward and backward. Megatron's bytes per parameter are those of
+its distributed optimizer (docs/source/api-guide/dist_optimizer.md: 6 + 12 / dp with bf16 weights and fp32 gradients).
+"""
+
+from __future__ import annotations
+
+from flowrl.machine.shape import ModelShape
+from flowrl.placement.ledger import Given, Inputs, bytes_of, evaluate, line
+from flowrl.placement.placed import Placed, model_inputs
+from flowrl.plan.plan import LedgerLine
+
+LOGIT_BYTES = 12
+"""Of one logit in log-prob and loss: the model's own, a float32 copy, the log-softmax and its gradient."""
+LAYER_WORK = 1.7
+"""Backward of one layer needs this many times the activations that a layer keeps (largest of the traced 1.64, 1.70)."""
+
+Lines = list[LedgerLine]
+
+
+def layer_activation_formula(shape: ModelShape) -> str:
+    """Bytes that one decoder layer keeps for its backward pass, per token, without recomputation.
+
+    Two RMS norms (a float32 copy of the input, the normalised and the scaled output, 4 bytes of inverse root) are
+    8·H + 4·w·H + 8; queries and the attention's output 2·w·q; keys and values 2·w·k; log-sum-exp of flash attention
+    4·n; gate, up, their activation and product 4·w·F. Qwen3's norms of queries and keys add (4 + w)·(q + k). A mixture
+    keeps e experts' feed-forwards, e gathered inputs and outputs, and float32 scores of its router (own estimate).
+    """
+    norms = " + (4 + w)*(q + k)" if shape.qk_norm else ""
+    if shape.experts:
+        return f"8*H + 4*w*H + 2*w*q + 2*w*k + 4*n + 8 + e*(4*w*F + 2*w*H) + 8*E{norms}"
+    return f"8*H + 4*w*H + 2*w*q + 2*w*k + 4*w*F + 4*n + 8{norms}"
+
+
+def layer_activations(placed: Placed) -> Given:
+    """Bytes that one layer keeps per token, with the formula as origin."""
+    formula = layer_activation_formula(placed.model)
+    values = {name: given.value for name, given in model_inputs(placed).items()}
+    return Given(evaluate(formula, values), f"per token and layer: {formula}")
+
+
+def _with_tokens(placed: Placed, tokens: Given) -> dict[str, Given]:
+    return {**model_inputs(placed), "a": layer_activations(placed), "T": tokens}
+
+
+def resident_lines(placed: Placed) -> Lines:
+    """What the role holds on each device between ops, if it is not offloaded."""
+    inputs, role = model_inputs(placed), placed.role.name
+    if placed.role.trainable:
+        return _trainer_state(placed, inputs)
+    if placed.backend == "fsdp":
+        return [line("weights", role, "bytes", "w*P/dp", inputs)]
+    return [line("weights", role, "bytes", "w*P/(tp*pp)", inputs)]
+
+
+def _trainer_state(placed: Placed, inputs: Inputs) -> Lines:
+    role, moments = placed.role.name, _optimizer_bytes(placed)
+    inputs = {**inputs, "o": moments}
+    if placed.backend == "megatron":
+        lines = [
+            line("weights", role, "bytes", "w*P/(tp*pp)", inputs),
+            line("gradients", role, "bytes", "4*P/(tp*pp)", inputs),
+            line("master weights", role, "bytes", "4*P/(tp*pp*dp)", inputs),
+            line("optimizer states", role, "bytes", "o*P/(tp*pp*dp)", inputs),
+        ]
+    else:
+        lines = [
+            line("master weights", role, "bytes", "4*P/dp", inputs),
+            line("optimizer states", role, "bytes", "o*P/dp", inputs),
+        ]
+    return [each for each in lines if each.value > 0]
+
+
+def _optimizer_bytes(placed: Placed) -> Given:
+    name = placed.role.optimizer.name if placed.role.optimizer is not None else "adamw"
+    return Given(0, "sgd without momentum") if name == "sgd" else Given(8, f"{name}: two float32 moments")
+
+
+def load_lines(placed: Placed) -> Lines:
+    """While the role is loaded: what it holds then, and the largest tensor before it is cut."""
+    inputs = {**model_inputs(placed), "B": Given(placed.model.largest_tensor, placed.model.origin)}
+    bytes_each = "4" if placed.role.trainable else "w"
+    return [
+        *resident_lines(placed),
+        line("largest tensor, uncut", placed.role.name, "bytes", f"{bytes_each}*B", inputs),
+    ]
+
+
+def export_lines(placed: Placed) -> Lines:
+    """While weights are sent: one whole tensor is gathered at a time, in the dtype of compute."""
+    inputs = {**model_inputs(placed), "B": Given(placed.model.largest_tensor, placed.model.origin)}
+    return [*resident_lines(placed), line("tensor being sent", placed.role.name, "bytes", "w*B", inputs)]
+
+
+def forward_lines(placed: Placed, tokens: Given) -> Lines:
+    """log_probs, values or score: no gradients, so one layer's work at a time, then the logits."""
+    inputs, role = _with_tokens(placed, tokens), placed.role.name
+    cut = "/tp" if placed.layout.tp > 1 else ""
+    gathered = [] if placed.backend != "fsdp" else [line("root group", role, "bytes", "w*R", inputs)]
+    layers = [] if placed.backend != "fsdp" else [line("gathered layers", role, "bytes", "2*w*Lp", inputs)]
+    inputs["c"] = Given(LOGIT_BYTES, "bytes per logit: its own, a float32 copy, the log-softmax and a temporary")
+    at_layer = [*gathered, *layers, line("layer work", role, "bytes", f"T*a{cut}", inputs)]
+    at_logits = [*gathered, line("logits", role, "bytes", f"c*T*V{cut}", inputs)]
+    return [*resident_lines(placed), *max(at_layer, at_logits, key=bytes_of)]
+
+
+def update_lines(placed: Placed, tokens: Given, micro_batches: int, stage: int) -> Lines:
+    """The peak of forward and backward of a micro-batch. `stage` is the device's pipeline stage."""
+    inputs = _with_tokens(placed, tokens)
+    inputs["c"] = Given(LOGIT_BYTES, "bytes per logit: its own, a float32 copy, the log-softmax and its gradient")
+    if placed.backend == "megatron":
+        return [*resident_lines(placed), *_megatron_update(placed, inputs, micro_batches, stage)]
+    moments = _fsdp_moments(placed, inputs, accumulates=micro_batches > 1)
+    return [*resident_lines(placed), *max(moments, key=bytes_of)]
+
+
+def _kept(placed: Placed) -> str:
+    """Bytes per token that a layer keeps: all, its matrix products' outputs, or its input alone."""
+    recompute = placed.role.engine.recompute
+    if recompute == "full":
+        return "w*H"
+    return "(w*(2*H + 2*q + 2*k + 2*F*e))" if recompute == "selective" else "a"
+
+
+def _fsdp_moments(placed: Placed, inputs: Inputs, *, accumulates: bool) -> list[Lines]:
+    """The three moments that can be the peak: at the loss, in the backward of a layer, at the root's reduce-scatter."""
+    role, kept, last = placed.role.name, _kept(placed), "T*((4 + 2*w)*H + 4)"
+
+    def of(what: str, formula: str, *, given: Inputs = inputs) -> LedgerLine:
+        return line(what, role, "bytes", formula, given)
+
+    work = {**inputs, "b": Given(LAYER_WORK, "backward of a layer over what it keeps, traced")}
+    whole = [of("gradients", "4*P/dp")]
+    at_loss = [
+        *(whole if accumulates else []),
+        of("root group", "w*R"),
+        of("activations", f"L*T*{kept} + {last}"),
+        of("logits", "c*T*V"),
+    ]
+    layers = "L" if placed.role.engine.recompute == "full" else "(L - 1)"
+    in_layer = [
+        *(whole if accumulates else [of("gradients", "4*Lp/dp")]),
+        of("root group", "w*R"),
+        of("gathered layers", "2*w*Lp"),
+        of("reduce-scatter input", "4*Lp"),
+        of("activations", f"{layers}*T*{kept}"),
+        of("layer work", "b*T*a", given=work),
+    ]
+    at_root = [
+        *(whole if accumulates else [of("gradients", "4*(P - R)/dp")]),
+        of("root group", "w*R"),
+        of("root gradients", "w*R"),
+        of("reduce-scatter input", "4*R"),
+    ]
+    return [at_loss, in_layer, at_root]
+
+
+def _megatron_update(placed: Placed, inputs: Inputs, micro_batches: int, stage: int) -> Lines:
+    """1F1B keeps pp - stage micro-batches on a stage (Narayanan et al. 2021); with sequence parallel all of a layer's
+    activations are cut by tp (Korthikanti et al. 2022). The last stage has the logits."""
+    pp, role = placed.layout.pp, placed.role.name
+    flight = Given(min(pp - stage, max(1, micro_batches)), f"micro-batches in flight on stage {stage + 1} of {pp}")
+    inputs = {**inputs, "m": flight, "b": Given(LAYER_WORK, "backward of a layer over what it keeps, traced")}
+    lines = [
+        line("activations", role, "bytes", f"m*(L/pp)*T*{_kept(placed)}/tp", inputs),
+        line("layer work", role, "bytes", "b*T*a/tp", inputs),
+    ]
+    logits = line("logits", role, "bytes", "c*T*V/tp", inputs)
+    if stage < pp - 1:
+        return lines
+    return [lines[0], max(lines[1], logits, key=lambda each: each.value)]
