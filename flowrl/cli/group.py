@@ -43,7 +43,9 @@ class FlowCommand(click.Command):
             return super().invoke(ctx)
         except FlowError as error:
             voice.diagnostics(error.diagnostics)
-            raise click.exceptions.Exit(worst(error.diagnostics)) from None
+            # A run that a signal ended has the shell's status for it (130 for Ctrl-C).
+            status = getattr(error, "exit_status", None) or worst(error.diagnostics)
+            raise click.exceptions.Exit(status) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
         except Exception as error:

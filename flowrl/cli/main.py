@@ -8,16 +8,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from flowrl import __version__
 from flowrl.cli.group import FlowGroup, UnknownName, run_group, voice_of
 from flowrl.cli.options import cluster_option, launcher_option, output_options, run_at_step, runs_option, sets_option
-from flowrl.cli.voice import as_json, count_line, has_color, is_ascii, worst
+from flowrl.cli.results import result_line, result_record
+from flowrl.cli.voice import Voice, as_json, count_line, has_color, is_ascii, worst
 from flowrl.diag.catalogue import CODES
 from flowrl.diag.pages import page
+
+if TYPE_CHECKING:
+    from flowrl.runtime.result import RunResult
 
 INFEASIBLE = 4
 
@@ -75,7 +79,7 @@ def plan(
     voice = voice_of(context)
     made = api.plan(file, sets=sets, cluster=cluster)
     if output is not None:
-        output.write_bytes(api.dumps(made))
+        write(output, api.dumps(made))
     if voice.json:
         voice.data(api.dumps(made).decode())
     else:
@@ -120,6 +124,17 @@ def resume(context: click.Context, run_folder: Path, launcher: str | None, **_: 
     tell_result(voice_of(context), api.resume(run_folder, launcher=launcher))
 
 
+def write(file: Path, data: bytes) -> None:
+    try:
+        file.write_bytes(data)
+    except OSError as error:
+        raise click.ClickException(f"cannot write `{file}`: {error.strerror}") from error
+
+
+def tell_result(voice: Voice, result: RunResult) -> None:
+    voice.data(as_json(result_record(result)) if voice.json else result_line(result))
+
+
 @flowrl.command()
 @click.argument("checkpoint", metavar="RUN[@STEP]", callback=run_at_step)
 @click.option(
@@ -136,7 +151,7 @@ def export(
 
     voice = voice_of(context)
     run_folder, step = checkpoint
-    written = api.export(run_folder, step=step, output=output, role=role)
+    written = api.export(run_folder, output, step=step, role=role)
     voice.data(as_json({"folder": str(written)}) if voice.json else f"wrote {written}")
 
 

@@ -1,0 +1,45 @@
+"""What a run came to, in one line or as a JSON object. Takes a RunResult, gives text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flowrl.runtime.result import RunResult
+
+
+def result_line(result: RunResult) -> str:
+    """The closing line of a run: the mean reward before and after, and where everything lies."""
+    places = [result.plan, result.trace, *([result.checkpoint] if result.checkpoint else [])]
+    lie = ", ".join(str(place.relative_to(result.folder)) for place in places)
+    return f"{reward_words(result)} · {result.folder}: {lie}"
+
+
+def reward_words(result: RunResult) -> str:
+    steps = ", ".join(f"{stage.name} {stage.steps}" for stage in result.stages)
+    if result.metric is None or result.first_reward is None or result.last_reward is None:
+        return f"{result.state}, steps: {steps}"
+    return f"mean reward {result.first_reward:.3f} before, {result.last_reward:.3f} after ({result.metric})"
+
+
+def result_record(result: RunResult) -> dict[str, Any]:
+    """The same, for `--format json`. Paths are as given by `--runs`."""
+    return {
+        "run": str(result.folder),
+        "state": str(result.state),
+        "metric": result.metric,
+        "reward_before": result.first_reward,
+        "reward_after": result.last_reward,
+        "plan": str(result.plan),
+        "trace": str(result.trace),
+        "checkpoint": path_or_none(result.checkpoint),
+        "stages": [
+            {"name": stage.name, "steps": stage.steps, "checkpoint": path_or_none(stage.checkpoint)}
+            for stage in result.stages
+        ],
+    }
+
+
+def path_or_none(path: Path | None) -> str | None:
+    return None if path is None else str(path)

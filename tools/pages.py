@@ -1,0 +1,153 @@
+"""Writes the parts of pages that are made from the code, so that they are never wrong for long.
+
+    python tools/pages.py            # write them
+    python tools/pages.py --check    # exit 1 and name those that are not as written
+
+README.md gets the picture of a plan, docs/reference/flow.md the keys of the language, docs/errors/README.md the codes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from flowrl import api
+from flowrl.diag.catalogue import CODES
+
+ROOT = Path(__file__).resolve().parents[1]
+PICTURED = "examples/ppo_7b.yaml"
+PICTURE_WIDTH = 100
+Json = Mapping[str, Any]
+
+FLOW_HEAD = """# What may stand in a flow
+
+Every key with its type, unit and default, made from the documents in `flowrl/spec/` (`flowrl schema` prints the same as
+a JSON Schema). A key that is not listed is an error. A listed key that is not carried out yet is an error as well, with
+a code of its own.
+
+A role's `kind` may be left out for `actor_train` and `critic` (trainer), `actor_infer` (generator), `reference`
+(scorer), `reward` (reward) and `advantage` (estimator). An edge is written `a, b -> c` (data), `a => b` (weights) or
+`a <-> b` (interaction), or as a mapping `{edge: "a -> b", …}` with the keys of `Edge` beside the arrow.
+"""
+
+CODES_HEAD = """# Codes
+
+`flowrl explain CODE` prints a page. Ranges: FR00 files and YAML · FR01 schema · FR02 names and types · FR03 graph shape ·
+FR04 models and layouts · FR05 placement and memory · FR06 schedule · FR07 plan file · FR08 backends · FR09 run time ·
+FR99 internal.
+
+| code | headline | kind | exit code |
+|---|---|---|---|
+"""
+
+
+def readme() -> str:
+    """README.md with the plan of `PICTURED` between its markers."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    before, mark, rest = text.partition("<!-- plan -->\n")
+    _, end, after = rest.partition("<!-- /plan -->")
+    plan = api.plan(ROOT / PICTURED)
+    picture = "\n".join(line.rstrip() for line in api.render(plan, width=PICTURE_WIDTH).splitlines()).strip("\n")
+    return f"{before}{mark}\n```text\n$ flowrl plan {PICTURED}\n\n{picture}\n```\n\n{end}{after}"
+
+
+def codes() -> str:
+    """docs/errors/README.md: one line per code."""
+    rows = [
+        f"| [{code.id}]({code.id}.md) | {code.headline} | {code.severity} | {code.exit_code} |"
+        for code in sorted(CODES.values(), key=lambda code: code.id)
+    ]
+    return CODES_HEAD + "\n".join(rows) + "\n"
+
+
+def flow() -> str:
+    """docs/reference/flow.md: one section per document of the language."""
+    schema = api.schema()
+    definitions = cast("Mapping[str, Json]", schema.get("$defs", {}))
+    sections = [section("Flow", schema)]
+    sections += [section(title(name), definition) for name, definition in sorted(definitions.items())]
+    return FLOW_HEAD + "".join(part for part in sections if part)
+
+
+def title(name: str) -> str:
+    """`TrainerRole` → Trainer role, `KlDocument` → Kl."""
+    bare = name.removesuffix("Document")
+    return bare.removesuffix("Role") + " role" if bare.endswith("Role") else bare
+
+
+def section(name: str, definition: Json) -> str:
+    """A heading, what the document is for, and a table of its keys; nothing for a definition without keys."""
+    properties = cast("Mapping[str, Json]", definition.get("properties", {}))
+    if not properties:
+        return ""
+    required = set(cast("list[str]", definition.get("required", [])))
+    rows = [row(key, value, key in required) for key, value in properties.items()]
+    head = f"\n## {name}\n\n{one_line(definition)}\n\n| key | type | meaning |\n|---|---|---|\n"
+    return head + "\n".join(rows) + "\n"
+
+
+def row(key: str, value: Json, required: bool) -> str:
+    shown = f"`{key}`" + (" (required)" if required else "")
+    return f"| {shown} | {type_of(value)} | {one_line(value)} |"
+
+
+def one_line(value: Json) -> str:
+    return " ".join(str(value.get("description", "")).split()).replace("|", "\\|")
+
+
+def type_of(value: Json) -> str:
+    """A short word for the type of a schema's value."""
+    if "$ref" in value:
+        name = title(str(value["$ref"]).rpartition("/")[2])
+        return f"[{name}](#{name.lower().replace(' ', '-')})"
+    if "enum" in value or "const" in value:
+        choices = cast("list[object]", value.get("enum", [value.get("const")]))
+        return ", ".join(f"`{choice}`" for choice in choices)
+    for union in ("anyOf", "oneOf"):
+        if union in value:
+            parts = [type_of(part) for part in cast("list[Json]", value[union])]
+            return " or ".join(dict.fromkeys(part for part in parts if part != "null"))
+    kind = str(value.get("type", "any"))
+    if kind == "array":
+        return f"list of {type_of(cast('Json', value.get('items', {})))}"
+    inner = value.get("additionalProperties")
+    if kind == "object":
+        return f"mapping of {type_of(cast('Json', inner))}" if isinstance(inner, Mapping) and inner else "mapping"
+    return kind
+
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "README.md": readme,
+    "docs/reference/flow.md": flow,
+    "docs/errors/README.md": codes,
+}
+
+
+def stale() -> list[str]:
+    """Names of pages that are not as they would be written now."""
+    return [name for name, make in PAGES.items() if not is_current(ROOT / name, make())]
+
+
+def is_current(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page is not as written")
+    if parser.parse_args().check:
+        names = stale()
+        sys.stdout.writelines(f"stale: {name} (python tools/pages.py writes it)\n" for name in names)
+        return 1 if names else 0
+    for name, make in PAGES.items():
+        path = ROOT / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(make(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
