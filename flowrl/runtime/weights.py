@@ -167,7 +167,7 @@ class SharedBuffer:
 
     def checksum(self, version: int) -> int:
         """CRC-32 of the slot's bytes, whatever their state: for tests."""
-        return zlib.crc32(memoryview(self._slot(version % self.slots)))
+        return zlib.crc32(self._slot(version % self.slots).data)
 
     def unlink(self) -> None:
         """Take the name away once every process has opened it: the memory then goes with the last of them, however

@@ -27,4 +27,36 @@ CODES: tuple[Code, ...] = (
         help="look for what stopped that rank; `flowrl resume` continues from the last checkpoint",
         exit_code=5,
     ),
+    Code(
+        id="FR0953",
+        headline="Ray cannot be reached",
+        label="{address}: {reason}",
+        why="the launcher `ray` connects to RAY_ADDRESS, or starts a Ray of its own on this host",
+        help="unset RAY_ADDRESS to use this host alone, or start the cluster first: ray start --head",
+    ),
+    Code(
+        id="FR0954",
+        headline="the Ray cluster has too few devices",
+        label="pool `{pool}` needs {need} x {resource}, the cluster {has} {there}",
+        why="every device of a pool is reserved before the run starts",
+        help="give the pool fewer gpus, free the cluster, or plan for it: --cluster",
+        exit_code=4,
+    ),
+    Code(
+        id="FR0955",
+        headline="a rank's process died",
+        label="{who} was at {doing}",
+        why="{reason}",
+        help="its last words are in Ray's logs (/tmp/ray/session_latest/logs); `flowrl resume` goes on from the last "
+        "checkpoint",
+        exit_code=5,
+    ),
+    Code(
+        id="FR0957",
+        headline="ranks do not come up",
+        label="{count} of them are silent after {seconds} s",
+        why="ranks of one role wait for each other; one that hangs holds up all",
+        help="look at Ray's logs (/tmp/ray/session_latest/logs) for the last thing they did",
+        exit_code=5,
+    ),
 )

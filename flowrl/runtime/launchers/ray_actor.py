@@ -1,0 +1,216 @@
+"""RankActor: one rank of one role in a process of its own. A Ray actor around the RoleWorker that inline uses, too.
+
+What it makes is returned in two pieces: an Outcome, small, for the driver; and the rows, which Ray keeps where they
+were made and hands to the actors that are given the reference. Exceptions travel inside the Outcome, so that a
+FlowError keeps its diagnostics. Imports no Ray: the launcher turns the class into an actor.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flowrl.backends.batch import Batch, IntArray
+from flowrl.backends.contract import Bytes, Call, Metrics, RankSetup, Result, TensorSpec
+from flowrl.runtime.assemble import Source
+from flowrl.runtime.launchers.contract import Part
+from flowrl.runtime.weights import LocalBuffer, SharedBuffer
+from flowrl.runtime.worker import MakeRank, RoleWorker, part_of, rows_with
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where an actor runs, and a port that was free there a moment ago."""
+
+    node: str
+    host: str
+    port: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A Source whose batches are given apart: `batches` are places among the batches of the call."""
+
+    slot: str
+    field: str
+    batches: tuple[int, ...]
+    by_prompt: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the driver hears of a call. `part` lacks its handle; `value` is for the launcher itself."""
+
+    start_seconds: float
+    """On the monotonic clock of the actor's host."""
+    seconds: float
+    metrics: Metrics = field(default_factory=dict[str, tuple[float, float]])
+    part: Part | None = None
+    error: Exception | None = None
+    """With the attributes `rank` and `where` (function, file and line), as runtime/faults.py reads them."""
+    value: Any = None
+
+
+class RankActor:
+    """See the module. Every method but `address` returns an Outcome, `run`, `rows` and `export` also their rows."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._worker: RoleWorker | None = None
+        self._buffers: dict[str, SharedBuffer] = {}
+        self._manifests: dict[str, tuple[TensorSpec, ...]] = {}
+
+    def address(self) -> Address:
+        import ray
+
+        host = str(ray.util.get_node_ip_address())
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            port = int(probe.getsockname()[1])
+        return Address(ray.get_runtime_context().get_node_id(), host, port, os.getpid())
+
+    def start(self, setup: RankSetup, make_rank: MakeRank | None, restore: Path | None) -> Outcome:
+        """Make the rank; with `restore`, from that checkpoint folder. All ranks of a role start at once: they meet."""
+
+        def make() -> None:
+            self._worker = RoleWorker(setup, make_rank)
+            if restore is not None:
+                self._worker.restore(restore)
+
+        return self._timed(make)[0]
+
+    def run(self, call: Call, slots: Sequence[Slot], ids: IntArray | None, *batches: Batch) -> tuple[Outcome, Any]:
+        sources = [Source(s.slot, s.field, tuple(batches[i] for i in s.batches), s.by_prompt) for s in slots]
+        return self._rows_of(lambda: self._role.run(call, sources, ids))
+
+    def rows(self, start: int, count: int | None) -> tuple[Outcome, Any]:
+        return self._rows_of(lambda: self._role.rows(start, count))
+
+    def load(self) -> Outcome:
+        return self._timed(lambda: self._role.load())[0]
+
+    def offload(self) -> Outcome:
+        return self._timed(lambda: self._role.offload())[0]
+
+    def save(self, folder: Path) -> Outcome:
+        return self._timed(lambda: self._role.save(folder))[0]
+
+    def manifest(self) -> Outcome:
+        return self._valued(lambda: self._role.manifest())
+
+    def create_buffer(self, edge: str, nbytes: int, slots: int, writers: int) -> Outcome:
+        """Make the weight buffer of an edge for this actor's host; the value is its name."""
+
+        def create() -> str:
+            self._buffers[edge] = SharedBuffer.create(nbytes, slots=slots, writers=writers)
+            return self._buffers[edge].name
+
+        return self._valued(create)
+
+    def open_buffer(self, edge: str, name: str | None, manifest: tuple[TensorSpec, ...]) -> Outcome:
+        """Get ready for the edge's weights; `name` None: they will come as references, not through shared memory."""
+
+        def open_it() -> None:
+            self._manifests[edge] = manifest
+            if name is not None and edge not in self._buffers:
+                self._buffers[edge] = SharedBuffer.open(name)
+
+        return self._timed(open_it)[0]
+
+    def unlink_buffer(self, edge: str) -> Outcome:
+        return self._timed(lambda: self._buffers[edge].unlink())[0]
+
+    def write_weights(self, edge: str, version: int) -> Outcome:
+        return self._timed(lambda: self._role.write_weights(self._buffers[edge], version))[0]
+
+    def export(self, edge: str, version: int, ranks: Sequence[int], *written: Outcome) -> tuple[Outcome, Any]:
+        """This host's part of a version as an object: what its `ranks` wrote, zero elsewhere. `written` are the
+        outcomes of their write_weights, so that Ray calls this after them."""
+        for outcome in written:
+            if outcome.error is not None:
+                return outcome, None
+        return self._timed(lambda: self._host_part(edge, version, ranks))
+
+    def read_weights(self, edge: str, version: int, *parts: Bytes) -> Outcome:
+        """Take a version: out of this host's buffer, or, if `parts` are given, out of what the hosts exported."""
+
+        def read() -> None:
+            if not parts:
+                self._role.read_weights(self._manifests[edge], self._buffers[edge], version)
+                return
+            whole = LocalBuffer(len(parts[0]))
+            with whole.writing(version) as data:
+                np.copyto(data, reduce(np.bitwise_or, parts))  # each byte is written on one host, or equal on several
+            self._role.read_weights(self._manifests[edge], whole, version)
+
+        return self._timed(read)[0]
+
+    def close(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+        for buffer in self._buffers.values():
+            buffer.close()
+
+    @property
+    def _role(self) -> RoleWorker:
+        assert self._worker is not None, "the rank has not started"
+        return self._worker
+
+    def _host_part(self, edge: str, version: int, ranks: Sequence[int]) -> Bytes:
+        with self._buffers[edge].reading(version, writers=ranks) as data:
+            return data.copy()
+
+    def _rows_of(self, work: Callable[[], Result]) -> tuple[Outcome, Batch | None]:
+        outcome, result = self._timed(work)
+        if result is None or result.batch is None:
+            return (outcome if result is None else replace(outcome, metrics=result.metrics)), None
+        part = part_of(result.batch, None)
+        return replace(outcome, metrics=result.metrics, part=part), result.batch
+
+    def _valued(self, work: Callable[[], Any]) -> Outcome:
+        outcome, value = self._timed(work)
+        return replace(outcome, value=value)
+
+    def _timed(self, work: Callable[[], Any]) -> tuple[Outcome, Any]:
+        started = time.monotonic()
+        try:
+            value, error = work(), None
+        except Exception as failure:
+            value, error = None, _portable(failure, self._rank)
+        return Outcome(started, time.monotonic() - started, error=error), value
+
+
+class Clerk:
+    """Reads a few rows for the driver, which never unpacks a batch itself."""
+
+    def peek(self, batch: Batch, fields: Sequence[str], ids: Sequence[int]) -> Batch:
+        return rows_with(batch, fields, ids)
+
+
+def _portable(error: Exception, rank: int) -> Exception:
+    """The exception with `rank` and `where`, or, if it cannot be pickled, its words in a RuntimeError."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"raised in {frames[-1].name}, {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
+    except Exception:
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.__cause__ = error.__context__ = None
+    for name, value in (("rank", rank), ("where", where)):
+        try:
+            setattr(error, name, value)
+        except AttributeError:
+            continue
+    return error
