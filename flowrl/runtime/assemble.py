@@ -68,7 +68,8 @@ class _Keyed:
 
     def column(self, wanted: IntArray) -> Column:
         places = self.places(wanted)
-        whole = concat([part.columns[self.source.field] for part in self.source.batches])
+        columns = [part.columns[self.source.field] for part in self.source.batches]
+        whole = columns[0] if len(columns) == 1 else concat(columns)
         if len(places) == len(self.keys) and np.array_equal(places, np.arange(len(places))):
             return whole
         return take(whole, places)

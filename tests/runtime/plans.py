@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from flowrl.compiler.emit.program import emit
-from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Kind, Model, Op, Role, Schedule, Step
+from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Kind, Op, Role, Schedule, Step
 from flowrl.graph.params import DataParams, EstimateParams, GenerateParams, ScoreParams, UpdateParams
 from flowrl.graph.signatures import FIELDS
 from flowrl.graph.types import Field, Granularity, Unit
@@ -40,25 +40,29 @@ def make_op(id: str, granularity: Granularity, inputs: Sequence[Input], outputs:
     )
 
 
-def data_op(name: str, prompts: int | None) -> Op:
+def data_op(name: str, prompts: int | None, every_steps: int = 1) -> Op:
     params = DataParams(source="fake", prompts=prompts)
-    return make_op(name, Granularity.PROMPT, (), ("prompt", "response", "answer"), params=params)
+    outputs = ("prompt", "response", "answer")
+    return make_op(name, Granularity.PROMPT, (), outputs, params=params, every_steps=every_steps)
 
 
-def generate_op(label: str, data: str, samples: int) -> Op:
+def generate_op(label: str, data: str, samples: int, every_steps: int = 1) -> Op:
     params = GenerateParams(max_response_tokens=5, samples_per_prompt=samples)
     outputs = ("tokens", "response", "weight_version")
-    return make_op(f"actor_infer.generate{label}", Granularity.SAMPLE, reads(data, "prompt"), outputs, params=params)
+    inputs = reads(data, "prompt")
+    id = f"actor_infer.generate{label}"
+    return make_op(id, Granularity.SAMPLE, inputs, outputs, params=params, every_steps=every_steps)
 
 
-def score_op(label: str, data: str) -> Op:
+def score_op(label: str, data: str, every_steps: int = 1) -> Op:
     inputs = (*reads(f"actor_infer.generate{label}", "response"), *reads(data, "answer"))
     params = ScoreParams(flavour="function", function="fake.py:fake")
-    return make_op(f"reward.score{label}", Granularity.SAMPLE, inputs, ("rewards",), params=params)
+    id = f"reward.score{label}"
+    return make_op(id, Granularity.SAMPLE, inputs, ("rewards",), params=params, every_steps=every_steps)
 
 
-def edges_of(ops: Sequence[Op], every: dict[str, int]) -> list[Edge]:
-    """The data edges of the bound inputs; `every`: target op → every_steps."""
+def edges_of(ops: Sequence[Op]) -> list[Edge]:
+    """The data edges of the bound inputs."""
     edges: list[Edge] = []
     for op in ops:
         for source in dict.fromkeys(i.source for i in op.inputs if i.source is not None):
@@ -72,7 +76,6 @@ def edges_of(ops: Sequence[Op], every: dict[str, int]) -> list[Edge]:
                     target=op.id,
                     fields=slots,
                     origin=(id,),
-                    every_steps=every.get(op.id),
                 )
             )
     return edges
@@ -115,11 +118,13 @@ def grpo_graph(updates: int = 1, epochs: int = 1, max_lag: int = 0, val_every: i
             firings=updates * epochs,
         ),
     ]
-    every: dict[str, int] = {}
     if val_every is not None:
-        ops += [data_op("data.val", None), generate_op("@val", "data.val", 1), score_op("@val", "data.val")]
-        every["actor_infer.generate@val"] = val_every
-    edges = [*edges_of(ops, every), weights_edge(1 + max_lag)]
+        ops += [
+            data_op("data.val", None, val_every),
+            generate_op("@val", "data.val", 1, val_every),
+            score_op("@val", "data.val", val_every),
+        ]
+    edges = [*edges_of(ops), weights_edge(1 + max_lag)]
     return graph_of("grpo", ops, edges, step, max_lag)
 
 
@@ -134,7 +139,7 @@ def sft_graph() -> Graph:
             params=UpdateParams(loss="sft"),
         ),
     ]
-    return graph_of("sft", ops, edges_of(ops, {}), Step(prompts=4), 0)
+    return graph_of("sft", ops, edges_of(ops), Step(prompts=4), 0)
 
 
 KINDS = {"actor_train": Kind.TRAINER, "actor_infer": Kind.GENERATOR, "reward": Kind.REWARD, "advantage": Kind.ESTIMATOR}
@@ -145,14 +150,13 @@ def graph_of(name: str, ops: Sequence[Op], edges: Sequence[Edge], step: Step, ma
         Role(
             name=role,
             kind=KINDS.get(role, Kind.DATA),
-            model="policy" if role.startswith("actor") else None,
             trainable=role == "actor_train",
         )
         for role in dict.fromkeys(op.role for op in ops)
     )
     return Graph(
         name=name,
-        models=(Model(name="policy", source="fake-model"),),
+        models=(),
         roles=roles,
         ops=tuple(ops),
         declared=tuple(edges),
@@ -165,7 +169,9 @@ def graph_of(name: str, ops: Sequence[Op], edges: Sequence[Edge], step: Step, ma
 def colocated(graph: Graph) -> tuple[Pool, ...]:
     """Trainer and generator take turns on one device."""
     roles = tuple(
-        RolePlacement(role=role.name, layout=Layout(), offloaded=True) for role in graph.roles if role.model is not None
+        RolePlacement(role=role.name, layout=Layout(), offloaded=True)
+        for role in graph.roles
+        if role.name.startswith("actor")
     )
     return (Pool(name="all", devices=("node0/0",), device="cpu", roles=roles), _host(graph))
 
@@ -181,7 +187,7 @@ def split(graph: Graph, train_dp: int = 1) -> tuple[Pool, ...]:
                 roles=(RolePlacement(role=role.name, layout=layouts.get(role.name, Layout())),),
             )
             for role in graph.roles
-            if role.model is not None
+            if role.name.startswith("actor")
         ),
         _host(graph),
     )
