@@ -54,7 +54,15 @@ def _chosen(graph: Graph, records: Records, op: Op, input: Input) -> Op | Diagno
     crosses = bool(own) and bool(other) and own.isdisjoint(other)
     if producer.id in records.ancestors[op.id] or crosses:
         return producer
-    return missing(graph, records, op, input.field)
+    return _not_upstream(op, input, producer)
+
+
+def _not_upstream(op: Op, input: Input, producer: Op) -> Diagnostic:
+    """What `inputs:` names is made, but not upstream of its reader."""
+    also = [Label(producer.span, f"`{producer.id}` makes it")] if producer.span is not None else []
+    fix = f"draw the edge `- {producer.id} -> {op.id}`"
+    field = f"{input.chosen}.{input.field}"
+    return diagnose("FR0206", input.span or op.span, also=also, op=op.id, field=field, fix=fix)
 
 
 def _owned(graph: Graph, op: Op, input: Input) -> list[Op]:

@@ -16,8 +16,12 @@ Check = Callable[[Graph], Iterator[str]]
 
 
 def verify(graph: Graph) -> tuple[str, ...]:
-    """Everything that does not hold at the graph's stage, which `graph.passes` tells."""
-    return tuple(line for since, check in CHECKS if since is None or since in graph.passes for line in check(graph))
+    """Everything that does not hold at the graph's stage, which `graph.passes` tells. Where names do not fit, nothing
+    else is looked at."""
+    broken = tuple(line for since, check in CHECKS if since is None for line in check(graph))
+    if broken:
+        return broken
+    return tuple(line for since, check in CHECKS if since in graph.passes for line in check(graph))
 
 
 def unique_names(graph: Graph) -> Iterator[str]:

@@ -100,7 +100,8 @@ def _small_group(graph: Graph, op: Op) -> Diagnostic | None:
 
 def _mismatched(graph: Graph, op: Op) -> list[Diagnostic]:
     """Inputs that `inputs:` takes from another call of generate: by prompt, so one row each."""
-    crossing = {edge.source for edge in graph.edges if edge.target == op.id and edge.derived}
+    into = (edge for edge in graph.edges if edge.target == op.id and edge.kind is EdgeKind.DATA)
+    crossing = {edge.source for edge in into if edge.derived}
     found: list[Diagnostic] = []
     for input in op.inputs:
         if input.chosen is None or input.source is None or input.source not in crossing:
