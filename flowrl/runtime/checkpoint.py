@@ -78,10 +78,11 @@ class Checkpoints:
             shutil.rmtree(self.folder(old), ignore_errors=True)
         return whole
 
-    def drop(self, step: int) -> None:
-        """Take away what was begun of step `step` and will not be finished."""
-        shutil.rmtree(self._part(step), ignore_errors=True)
-        self._begun.discard(step)
+    def drop(self) -> None:
+        """Take away what was begun and will not be finished."""
+        for step in self._begun:
+            shutil.rmtree(self._part(step), ignore_errors=True)
+        self._begun.clear()
 
     def _part(self, step: int) -> Path:
         return self._folder / f".step-{step:06d}.part"

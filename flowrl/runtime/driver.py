@@ -92,6 +92,12 @@ class Driver:
         return len(self._state.records)
 
     def run(self) -> End:
+        try:
+            return self._run()
+        finally:
+            self._setup.checkpoints.drop()
+
+    def _run(self) -> End:
         interrupts = self._setup.interrupts
         try:
             self._carry_out(self._state.republish())
@@ -184,7 +190,7 @@ class Driver:
         try:
             self._save_now(min(self._whole, self._stage.run.steps))
         except Exception:
-            self._setup.checkpoints.drop(self._whole)
+            return
 
     def _save_now(self, step: int) -> None:
         """A checkpoint at a whole step that has none yet."""
@@ -230,7 +236,6 @@ class Driver:
             )
             self._setup.checkpoints.finish(state)
         except OSError as error:
-            self._setup.checkpoints.drop(step)
             raise cannot_write(self._setup.checkpoints.folder(step), error.strerror or str(error)) from error
 
     def _require_progress(self, works: Sequence[Work] = ()) -> None:

@@ -1,0 +1,90 @@
+"""Ctrl-C and SIGTERM in a real process: how soon it ends, what it leaves, and that it goes on from there."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flowrl.runtime.interrupts import Abandoned, Interrupts
+from tests.runtime.runs import lines_of, resume_fakes
+
+ROOT = Path(__file__).parents[2]
+
+
+def _interrupt(runs: Path, method: str, seconds: float, until: str, number: signal.Signals) -> tuple[int, str, float]:
+    """Send the signal once `until` is printed: exit status, the last line, seconds it took to end."""
+    command = [sys.executable, "-m", "tests.runtime.interrupted", str(runs), method, str(seconds)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.strip() == until:
+            break
+    time.sleep(0.1)
+    sent = time.monotonic()
+    process.send_signal(number)
+    rest = process.stdout.read().strip().splitlines()
+    status = process.wait(timeout=20)
+    process.stdout.close()
+    return status, rest[-1] if rest else "", time.monotonic() - sent
+
+
+def _state(runs: Path) -> tuple[Path, str, list[str]]:
+    folder = next(runs.iterdir())
+    checkpoints = sorted(p.name for p in (folder / "checkpoints" / "grpo").glob("step-*"))
+    return folder, json.loads((folder / "run.json").read_text())["state"], checkpoints
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_generation_is_abandoned_and_the_last_whole_step_saved(tmp_path: Path, number: signal.Signals) -> None:
+    status, last, seconds = _interrupt(tmp_path, "generate", 1.5, "actor_infer.generate", number)
+    folder, state, checkpoints = _state(tmp_path)
+    assert (status, state, checkpoints) == (128 + number, "interrupted", ["step-000001"])
+    assert last.startswith("FR0904")
+    assert "step 1 of stage `grpo`" in last
+    assert seconds < 1.2
+    assert [line["step"] for line in lines_of(folder / "metrics.jsonl")] == [1]
+
+
+def test_an_update_that_has_begun_is_completed_first(tmp_path: Path) -> None:
+    status, _, seconds = _interrupt(tmp_path, "update", 1.0, "actor_train.update", signal.SIGINT)
+    folder, state, checkpoints = _state(tmp_path)
+    assert (status, state, checkpoints) == (130, "interrupted", ["step-000002"])
+    assert 0.5 < seconds < 10
+    assert [line["step"] for line in lines_of(folder / "metrics.jsonl")] == [1, 2]
+    resumed = resume_fakes(folder)
+    assert [line["prompts"][0][0] for line in lines_of(folder / "ledger.jsonl")] == [4 * s for s in range(50)]
+    assert resumed.stages[0].steps == 50
+
+
+def test_the_first_signal_is_noted_and_the_second_ends_everything() -> None:
+    interrupts = Interrupts()
+    with interrupts.listening():
+        signal.raise_signal(signal.SIGINT)
+        assert (interrupts.asked, interrupts.overdue) == (signal.SIGINT, False)
+        with pytest.raises(Abandoned):
+            signal.raise_signal(signal.SIGINT)
+        assert interrupts.overdue
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_work_that_may_be_left_is_left_at_once() -> None:
+    interrupts = Interrupts()
+    with interrupts.listening(), pytest.raises(Abandoned), interrupts.abandonable():
+        signal.raise_signal(signal.SIGTERM)
+    assert interrupts.name == "SIGTERM"
+
+
+def test_work_that_must_not_be_left_is_given_up_at_the_deadline() -> None:
+    interrupts = Interrupts(deadline_seconds=0.05)
+    with interrupts.listening():
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(Abandoned):
+            time.sleep(5)
+    assert interrupts.overdue
