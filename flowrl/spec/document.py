@@ -11,7 +11,7 @@ class Document(BaseModel):
     """Base of every mapping a user may write. Each field has a docstring with unit and default."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=(), regex_engine="python-re"
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=(), defer_build=True
     )
 
 

@@ -20,7 +20,6 @@ from flowrl.spec.flags import apply_settings, parse_settings
 from flowrl.spec.flow import FlowSpec
 from flowrl.spec.presets import Presets, apply_presets
 from flowrl.spec.schema import FlowDocument, StageDocument
-from flowrl.spec.schema_errors import Context, schema_diagnostics
 from flowrl.spec.supported import unsupported
 from flowrl.spec.tree import Entry, MappingNode, Node, SequenceNode, merge, origins, plain_value
 from flowrl.spec.variables import render_variables
@@ -88,6 +87,8 @@ class _Checker:
         try:
             return document.model_validate(plain_value(tree))
         except ValidationError as error:
+            from flowrl.spec.schema_errors import Context, schema_diagnostics
+
             context = Context(tree, document, self.texts, self.presets.asked)
             self.report.extend(schema_diagnostics(error, context))
             return None
@@ -145,7 +146,7 @@ def _completed(root: MappingNode, stage: Node) -> Node:
     checked on its own."""
     if not isinstance(stage, MappingNode):
         return stage
-    for section in ("models", "data", "cluster", "run"):
+    for section in ("models", "data", "cluster"):
         own, shared = stage.entries.get(section), root.entries.get(section)
         if own is None or shared is None:
             continue
@@ -154,7 +155,7 @@ def _completed(root: MappingNode, stage: Node) -> Node:
 
 
 def _completed_section(section: str, shared: Node, own: Node) -> Node:
-    if section in ("cluster", "run") or not (isinstance(shared, MappingNode) and isinstance(own, MappingNode)):
+    if section == "cluster" or not (isinstance(shared, MappingNode) and isinstance(own, MappingNode)):
         return merge(shared, own)
     entries: dict[str, Entry] = {}
     for name, entry in own.entries.items():

@@ -41,7 +41,7 @@ class RoleBase(Document):
     """Name of the backend that runs it. Default: none for roles without a model."""
     inputs: dict[str, str] = Field(default_factory=dict)
     """{slot: role.field}: which column a slot reads where names alone do not say. Default none."""
-    engine: EngineDocument = EngineDocument()
+    engine: EngineDocument = Field(default_factory=EngineDocument)
     """What the process takes at start."""
     on_error: Literal["abort", "drop", "default"] = "abort"
     """A failing row ends the run, drops its group or scores 0. Default abort."""
@@ -54,13 +54,13 @@ class TrainerRole(RoleBase):
     """trainer."""
     model: str
     """Name under `models`: the initial weights."""
-    optimizer: OptimizerDocument = OptimizerDocument()
+    optimizer: OptimizerDocument = Field(default_factory=OptimizerDocument)
     """How it steps."""
     update: UpdateDocument
     """Its loss."""
-    log_probs: ForwardDocument = ForwardDocument()
+    log_probs: ForwardDocument = Field(default_factory=ForwardDocument)
     """Parameters of `log_probs`."""
-    values: ForwardDocument = ForwardDocument()
+    values: ForwardDocument = Field(default_factory=ForwardDocument)
     """Parameters of `values` (head scalar)."""
 
 

@@ -85,11 +85,11 @@ class StageDocument(Document):
     """In the order written."""
     step: StepDocument
     """The batch of one step."""
-    schedule: ScheduleDocument = ScheduleDocument()
+    schedule: ScheduleDocument = Field(default_factory=ScheduleDocument)
     """How far generation may run ahead."""
     placement: Placement = "auto"
     """auto, colocated, disaggregated or explicit pools. Default auto."""
-    run: RunDocument = RunDocument()
+    run: RunDocument = Field(default_factory=RunDocument)
     """How long and with which outputs."""
     gate: GateDocument | None = None
     """Condition on a metric at the stage's end. Default none."""
@@ -120,11 +120,11 @@ class FlowDocument(Document):
     """In the order written."""
     step: StepDocument | None = None
     """The batch of one step. Required in a flow without stages."""
-    schedule: ScheduleDocument = ScheduleDocument()
+    schedule: ScheduleDocument = Field(default_factory=ScheduleDocument)
     """How far generation may run ahead."""
     placement: Placement = "auto"
     """auto, colocated, disaggregated or explicit pools. Default auto."""
-    run: RunDocument = RunDocument()
+    run: RunDocument = Field(default_factory=RunDocument)
     """How long and with which outputs."""
     assume: dict[str, AssumeDocument] = Field(default_factory=dict)
     """{role.op: what the planner may assume}. Default none."""

@@ -83,13 +83,18 @@ def _diagnostic(details: ErrorDetails, context: Context) -> Diagnostic:
         return _not_one_of(path, context)
     if kind in _RULES:
         return _out_of_range(path, _RULES[kind].format(**facts), context)
-    if kind.startswith("union_tag") and "roles" in path[-2:-1]:
+    if kind.startswith("union_tag") and _above(path) == "roles":
         return _role_kind(path, context)
     if kind == "flowrl_exactly_one":
         return _exactly_one(path, str(facts["found"]), str(facts["choices"]), context)
     if kind == "flowrl_cluster_form":
         return _at(path, context, "FR0107", found={"both": "both forms", "neither": "neither form"}[facts["found"]])
     return _wrong_type(path, context)
+
+
+def _above(path: Path) -> str | int | None:
+    """The key above the last one."""
+    return list(path)[-2] if len(path) > 1 else None
 
 
 def _path(details: ErrorDetails, tree: MappingNode) -> Path:
@@ -114,7 +119,7 @@ def parent_words(path: Path) -> str:
         return "the flow"
     if len(path) == 1 and isinstance(path[0], int):
         return "the stage"
-    return f"entry {path[-1] + 1} of `{path[-2]}`" if isinstance(path[-1], int) else f"`{path[-1]}`"
+    return f"entry {path[-1] + 1} of `{_above(path)}`" if isinstance(path[-1], int) else f"`{path[-1]}`"
 
 
 def _at(path: Path, context: Context, code: str, **facts: str) -> Diagnostic:

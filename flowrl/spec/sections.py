@@ -56,7 +56,7 @@ class ClusterDocument(Document):
     """Devices of one node."""
     groups: dict[str, GroupDocument] = Field(default_factory=dict)
     """Several kinds of node, by name. Default none."""
-    links: LinksDocument = LinksDocument()
+    links: LinksDocument = Field(default_factory=LinksDocument)
     """Link figures that differ from the catalogue."""
     price_per_gpu_hour: NotNegativeNumber | None = None
     """In the currency you like. Default none."""

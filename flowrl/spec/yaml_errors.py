@@ -10,9 +10,6 @@ import yaml
 from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
 from flowrl.diag.span import Span
 
-_NOT_TEXT = re.compile("[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufeff\uff00-\ufffd\U00010000-\U0010ffff]")
-"""What YAML forbids, and the line breaks that only YAML sees (NEL, LS, PS), which would shift every line number."""
-
 _UNQUOTED_TEMPLATE = re.compile(
     r"""[:\-,\[]\s+(?P<scalar>[^\s"'#,{][^"'#,]*\{\{.*?\}\}|\{\{.*?\}\})(?P<rest>[^\s,\]}]*)"""
 )
@@ -37,16 +34,6 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"expected <block end>, but found '<scalar>'", "text follows a value that already ended"),
     (r"expected <block end>, but found ','", "a block list has one entry a line; `,` belongs in brackets"),
 )
-
-
-def control_character(text: str, file: str) -> Diagnostic | None:
-    """FR0017 for the first character that a YAML text may not hold; None if there is none."""
-    found = _NOT_TEXT.search(text)
-    if found is None:
-        return None
-    line = text.count("\n", 0, found.start()) + 1
-    column = found.start() - text.rfind("\n", 0, found.start())
-    return diagnose("FR0017", Span(file, line, column, line, column + 1), character=f"U+{ord(found.group()):04X}")
 
 
 def syntax_error(error: yaml.YAMLError, text: str, file: str) -> Diagnostic:

@@ -25,12 +25,14 @@ from flowrl.diag.diagnostic import Diagnostic, FlowError, Label, diagnose
 from flowrl.diag.span import Span
 from flowrl.spec.flow import OriginKind
 from flowrl.spec.tree import Entry, MappingNode, Node, Plain, ScalarNode, SequenceNode
-from flowrl.spec.yaml_errors import control_character, syntax_error, unquoted_template
 
 LARGEST_BYTES = 1 << 20
 LARGEST_DEPTH = 64
 LARGEST_NODES = 50_000
 """Values after aliases are followed."""
+
+_NOT_TEXT = re.compile("[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufeff\uff00-\ufffd\U00010000-\U0010ffff]")
+"""What YAML forbids, and the line breaks that only YAML sees (NEL, LS, PS), which would shift every line number."""
 
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -199,6 +201,8 @@ class _Reader:
     def _key(self, node: Node) -> ScalarNode:
         if isinstance(node, ScalarNode) and node.text:
             return node
+        from flowrl.spec.yaml_errors import unquoted_template
+
         row = self.text.split("\n")[node.span.line - 1]
         self.diagnostics.append(unquoted_template(row, node.span) or diagnose("FR0013", node.span))
         return ScalarNode(value="", span=node.span, kind=self.kind)
@@ -233,9 +237,9 @@ def read_yaml(text: str, file: str, kind: OriginKind = OriginKind.FILE) -> Node 
     """The tree of one document; None if the text has none. Raises FlowError (FR00)."""
     if len(text.encode("utf-8", "surrogatepass")) > LARGEST_BYTES:
         raise FlowError(diagnose("FR0004", file=file, limit=f"{LARGEST_BYTES:,} bytes"))
-    bad = control_character(text, file)
+    bad = _NOT_TEXT.search(text)
     if bad is not None:
-        raise FlowError(bad)
+        raise FlowError(_control_character(text, bad.start(), file))
     # libyaml is ten times faster; a text that it refuses is read again in Python, which has the better words.
     fast: Any = getattr(yaml, "CSafeLoader", None)
     if fast is not None:
@@ -246,7 +250,15 @@ def read_yaml(text: str, file: str, kind: OriginKind = OriginKind.FILE) -> Node 
     try:
         return _read(text, file, kind, yaml.SafeLoader)
     except yaml.YAMLError as error:
+        from flowrl.spec.yaml_errors import syntax_error
+
         raise FlowError(syntax_error(error, text, file)) from None
+
+
+def _control_character(text: str, at: int, file: str) -> Diagnostic:
+    line = text.count("\n", 0, at) + 1
+    column = at - text.rfind("\n", 0, at)
+    return diagnose("FR0017", Span(file, line, column, line, column + 1), character=f"U+{ord(text[at]):04X}")
 
 
 def _read(text: str, file: str, kind: OriginKind, loader: Any) -> Node | None:

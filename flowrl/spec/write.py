@@ -1,0 +1,145 @@
+"""FlowSpec → YAML that loads to the same document: presets merged, variables rendered, defaults left out."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+import yaml
+
+from flowrl.spec.flow import FlowSpec
+from flowrl.spec.roles import DEFAULT_KINDS, LABEL_PREFIX, LABELLED
+from flowrl.spec.template import MARKS
+
+WIDTH = 110
+"""Longest entry written in braces on one line, characters."""
+
+_FIRST = ("kind", "model", "backend")
+"""Keys of a role that stand before its others."""
+
+
+class _Flow(dict[str, Any]):
+    """A mapping written in braces."""
+
+
+class _FlowList(list[Any]):
+    """A list written in brackets."""
+
+
+class _Dumper(yaml.SafeDumper):
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _braces(dumper: Any, value: _Flow) -> yaml.MappingNode:
+    return dumper.represent_mapping("tag:yaml.org,2002:map", value, flow_style=True)
+
+
+def _brackets(dumper: Any, value: _FlowList) -> yaml.SequenceNode:
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", value, flow_style=True)
+
+
+def _number(dumper: Any, value: float) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:float", repr(value))
+
+
+_CORE: Mapping[str, str] = {
+    "null": r"~|null|Null|NULL|",
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+    "merge": r"<<",
+}
+
+
+def _make_dumper() -> Any:
+    """PyYAML's safe dumper with the types of the core schema: it quotes what would be read with another type."""
+    dumper: Any = _Dumper
+    dumper.yaml_implicit_resolvers = {}
+    for tag, pattern in _CORE.items():
+        dumper.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(rf"(?:{pattern})\Z"), None)
+    dumper.add_representer(_Flow, _braces)
+    dumper.add_representer(_FlowList, _brackets)
+    dumper.add_representer(float, _number)
+    return dumper
+
+
+_DUMPER = _make_dumper()
+
+
+def to_yaml(spec: FlowSpec) -> str:
+    """YAML text whose document equals `spec.document`."""
+    document = spec.document.model_dump(exclude_unset=True, by_alias=True, mode="json")
+    dump: Any = getattr(yaml, "dump")  # noqa: B009  (its stubs are partly unknown)
+    return dump(
+        _styled(_written(document), 0),
+        Dumper=_DUMPER,
+        sort_keys=False,
+        allow_unicode=True,
+        width=10 * WIDTH,
+        default_flow_style=False,
+    )
+
+
+def _written(document: dict[str, Any]) -> dict[str, Any]:
+    """What the language spells differently from the documents: edges, labels, kinds by name."""
+    made = {key: _plain(value) for key, value in document.items()}
+    if "roles" in made:
+        made["roles"] = {name: _role(name, role) for name, role in made["roles"].items()}
+    if "edges" in made:
+        made["edges"] = [_edge(edge) for edge in made["edges"]]
+    if "stages" in made:
+        made["stages"] = [_written(stage) for stage in made["stages"]]
+    return made
+
+
+def _plain(value: Any) -> Any:
+    """Texts that look like templates become templates that give them."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in cast("list[Any]", value)]
+    if isinstance(value, str) and any(mark in value for mark in MARKS):
+        return f"{{{{ {json.dumps(value, ensure_ascii=False)} }}}}"
+    return value
+
+
+def _role(name: str, role: dict[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key in sorted(role, key=lambda key: _FIRST.index(key) if key in _FIRST else len(_FIRST)):
+        if key == LABELLED:
+            made.update({f"{LABEL_PREFIX}{label}": item for label, item in role[key].items()})
+        elif key != "kind" or DEFAULT_KINDS.get(name) != role[key]:
+            made[key] = role[key]
+    return made
+
+
+def _edge(edge: Mapping[str, Any]) -> Any:
+    text = f"{', '.join(edge['sources'])} {edge['arrow']} {', '.join(edge['targets'])}"
+    rest = {key: value for key, value in edge.items() if key not in ("sources", "arrow", "targets")}
+    return {"edge": text, **rest} if rest else text
+
+
+def _styled(value: Any, depth: int) -> Any:
+    """Names one a line: the document, its sections and lists of edges and stages. What is inside an entry stands in
+    braces where it is short enough."""
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        block = depth == 1 or any(len(json.dumps(item)) > WIDTH for item in items)
+        styled = [_styled(item, 0 if _is_stage(item) else depth + 1) for item in items]
+        return styled if block else _FlowList(styled)
+    if not isinstance(value, dict):
+        return value
+    entries = cast("dict[str, Any]", value)
+    styled = {key: _styled(item, depth + 1) for key, item in entries.items()}
+    is_section = depth == 0 or (depth == 1 and all(isinstance(item, dict) for item in entries.values()))
+    return styled if is_section or len(json.dumps(entries)) > WIDTH else _Flow(styled)
+
+
+def _is_stage(item: Any) -> bool:
+    return isinstance(item, dict) and "edge" not in item and "name" in item
