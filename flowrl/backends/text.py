@@ -53,17 +53,22 @@ class Codec:
         of a prompt is where it asks). `ids` and `span` (the role's) name the prompt in an error: FR0805 for what is no
         prompt, FR0807 for one without tokens, FR0808 for messages without a template, FR0809."""
         names = range(len(prompts)) if ids is None else ids
-        encoded: list[Ids] = []
-        for prompt, name in zip(prompts, names, strict=True):
-            place = _Place(int(name), span)
-            tokens = self._prompt(prompt, place)
-            encoded.append(tokens if on_long == "truncate" else _check_length(tokens, place, max_tokens))
+        places = [_Place(int(name), span) for name in names]
+        texts = [self._written(prompt, place) for prompt, place in zip(prompts, places, strict=True)]
+        # A template writes its own special tokens; the tokenizer must not add them a second time.
+        encoded = self._encode(texts, add_special_tokens=not self.has_template)
+        for tokens, place in zip(encoded, places, strict=True):
+            if not len(tokens):
+                raise FlowError(diagnose("FR0807", span, prompt=place.prompt))
+            if on_long != "truncate":
+                _check_length(tokens, place, max_tokens)
         return [tokens if max_tokens is None else tokens[-max_tokens:] for tokens in encoded]
 
-    def encode_text(self, text: str, span: Span | None = None) -> Ids:
-        """int32 ids of plain text, without any special token of the tokenizer's own. Raises FR0809."""
-        self._check_alphabet(text, span)
-        return _ids(self._tokenizer(text, add_special_tokens=False)["input_ids"])
+    def encode_texts(self, texts: Sequence[str], span: Span | None = None) -> list[Ids]:
+        """int32 ids of plain texts, without any special token of the tokenizer's own. Raises FR0809."""
+        for text in texts:
+            self._check_alphabet(text, span)
+        return self._encode(texts, add_special_tokens=False)
 
     def decode(self, ids: Ids) -> str:
         """The text of a response; special tokens (eos, pad) are left out."""
@@ -78,21 +83,22 @@ class Codec:
         """Write the tokenizer, its template included, into a Hugging Face folder."""
         self._tokenizer.save_pretrained(str(folder))
 
-    def _prompt(self, prompt: object, place: _Place) -> Ids:
+    def _written(self, prompt: object, place: _Place) -> str:
+        """The prompt as the text that is tokenised."""
         messages = _messages(prompt, place)
         for message in messages:
             self._check_alphabet(str(message["content"]), place.span)
         if self.has_template:
-            text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            # The template writes its own special tokens; the tokenizer must not add them a second time.
-            tokens = _ids(self._tokenizer(text, add_special_tokens=False)["input_ids"])
-        elif isinstance(prompt, str):
-            tokens = _ids(self._tokenizer(prompt)["input_ids"])
-        else:
-            raise FlowError(diagnose("FR0808", place.span, prompt=place.prompt))
-        if not len(tokens):
-            raise FlowError(diagnose("FR0807", place.span, prompt=place.prompt))
-        return tokens
+            return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        if isinstance(prompt, str):
+            return prompt
+        raise FlowError(diagnose("FR0808", place.span, prompt=place.prompt))
+
+    def _encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[Ids]:
+        if not texts:
+            return []
+        lists = self._tokenizer(list(texts), add_special_tokens=add_special_tokens)["input_ids"]
+        return [np.asarray(ids, dtype=np.int32) for ids in lists]
 
     def _check_alphabet(self, text: str, span: Span | None) -> None:
         missing = self._alphabet and sorted(set(text) - self._alphabet)
@@ -120,15 +126,11 @@ def _is_message(item: object) -> bool:
     return isinstance(item, Mapping) and "role" in item and "content" in item
 
 
-def _check_length(tokens: Ids, place: _Place, max_tokens: int | None) -> Ids:
+def _check_length(tokens: Ids, place: _Place, max_tokens: int | None) -> None:
     if max_tokens is None or len(tokens) <= max_tokens:
-        return tokens
+        return
     facts = {"prompt": place.prompt, "tokens": len(tokens), "max_tokens": max_tokens, "over": len(tokens) - max_tokens}
     raise FlowError(diagnose("FR0806", place.span, **facts))
-
-
-def _ids(values: Sequence[int]) -> Ids:
-    return np.asarray(values, dtype=np.int32)
 
 
 def _alphabet(vocabulary: Mapping[str, int]) -> frozenset[str] | None:

@@ -46,7 +46,7 @@ def chat_codec(tmp_path_factory: pytest.TempPathFactory) -> Codec:
     )
 )
 def test_characters_round_trip_one_token_each(codec: Codec, text: str) -> None:
-    ids = codec.encode_text(text)
+    ids = codec.encode_texts([text])[0]
     assert [TOKENIZERS["characters"][i] for i in ids] == [byte_symbol(b) for b in text.encode()]
     assert codec.decode(ids) == text
 
@@ -58,14 +58,14 @@ def test_bytes_round_trip_any_text_one_token_a_byte(bytes_codec: Codec, text: st
     except UnicodeEncodeError:
         return
     # Tokenizers of this family compose accents first (NFC); what is written is the composed text.
-    ids = bytes_codec.encode_text(text)
+    ids = bytes_codec.encode_texts([text])[0]
     assert len(ids) <= len(raw) or not text.isascii()
-    again = bytes_codec.encode_text(bytes_codec.decode(ids))
+    again = bytes_codec.encode_texts([bytes_codec.decode(ids)])[0]
     assert np.array_equal(again, ids)
 
 
 def test_special_tokens_are_left_out_of_responses(codec: Codec) -> None:
-    ids = np.append(codec.encode_text("42"), [codec.eos_id, codec.pad_id]).astype(np.int32)
+    ids = np.append(codec.encode_texts(["42"])[0], [codec.eos_id, codec.pad_id]).astype(np.int32)
     assert codec.decode(ids) == "42"
     assert codec.decode_all([ids, ids[:1]]) == ["42", "4"]
     assert codec.decode_all([]) == []

@@ -107,6 +107,13 @@ CODES: tuple[Code, ...] = (
         help="write `on_long: truncate`, or remove the long rows from the file",
     ),
     Code(
+        id="FR0817",
+        headline="response of a wrong type",
+        label="the response to prompt {prompt} is a {found}",
+        why="a supervised loss reads prompt and response as text",
+        help="name the column that holds the text: `response: COLUMN` of the data",
+    ),
+    Code(
         id="FR0820",
         headline="function not found",
         label="`{function}`: {reason}",

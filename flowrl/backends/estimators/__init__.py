@@ -1,0 +1,1 @@
+"""Advantage estimators as roles: the functions of `algos` on batches, in the host pool."""

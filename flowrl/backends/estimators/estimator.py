@@ -1,0 +1,86 @@
+"""The backend of estimator roles: columns of a batch → algos.estimators → columns aligned with `tokens`.
+
+Takes the rows of whole groups (or of the whole step, where the estimator whitens over it), keeps nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flowrl.algos.estimators import ESTIMATORS, Estimates, Samples, estimate
+from flowrl.algos.ragged import pad, unpad
+from flowrl.backends.batch import Batch, Column, Ragged
+from flowrl.backends.contract import Call, Metrics, RankSetup, Result
+from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
+from flowrl.graph.params import EstimateParams
+
+_OPTIONAL = ("values", "baseline_rewards", "old_log_probs", "ref_log_probs")
+
+
+class Estimator:
+    """One rank."""
+
+    def __init__(self, setup: RankSetup) -> None:
+        self._setup = setup
+        for op in setup.ops:
+            if isinstance(op.params, EstimateParams) and op.params.estimator not in ESTIMATORS:
+                known = ", ".join(f"`{name}`" for name in sorted(ESTIMATORS))
+                raise FlowError(diagnose("FR0801", op.span, what=f"`estimator: {op.params.estimator}`", known=known))
+
+    def call(self, call: Call, batch: Batch) -> Result:
+        """estimate: rewards, loss_mask and what the estimator names → advantages (and returns), float32 per token."""
+        if call.op.method != "estimate" or not isinstance(call.op.params, EstimateParams):
+            raise InternalError(f"an estimator has no op {call.op.id}")
+        torch.set_num_threads(self._setup.threads)
+        if not len(batch):
+            return Result(Batch(batch.ids, batch.prompt_ids, _empty(call)), {})
+        samples = _samples(batch)
+        made = estimate(samples, call.op.params)
+        columns = _columns(call, made, batch.ragged("loss_mask"))
+        return Result(Batch(batch.ids, batch.prompt_ids, columns), _metrics(samples))
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+def _samples(batch: Batch) -> Samples:
+    mask_column = batch.ragged("loss_mask")
+    lengths = torch.from_numpy(mask_column.lengths)
+    mask = pad(torch.from_numpy(mask_column.values.astype(np.bool_)), lengths)
+    optional = {name: _tensor(batch.columns[name], lengths) for name in _OPTIONAL if name in batch.columns}
+    # An estimator that reads no rewards gets zeros: they are not its business.
+    rewards = _tensor(batch.columns["rewards"], lengths) if "rewards" in batch.columns else torch.zeros(len(batch))
+    return Samples(rewards, mask, torch.from_numpy(batch.prompt_ids), **optional)
+
+
+def _tensor(column: Column, lengths: Tensor) -> Tensor:
+    if isinstance(column, Ragged):
+        return pad(torch.from_numpy(column.values.astype(np.float32)), lengths)
+    return torch.from_numpy(np.asarray(column, dtype=np.float32))
+
+
+def _columns(call: Call, made: Estimates, mask: Ragged) -> dict[str, Column]:
+    """The outputs that the op names (all, if it names none)."""
+    wanted = {field.name for field in call.op.outputs} or set(made)
+    lengths = torch.from_numpy(mask.lengths)
+    flat = {name: unpad(values, lengths).numpy() for name, values in made.items() if name in wanted}
+    return {name: Ragged(values.astype(np.float32), mask.lengths) for name, values in flat.items()}
+
+
+def _empty(call: Call) -> dict[str, Column]:
+    names = [field.name for field in call.op.outputs] or ["advantages"]
+    return dict.fromkeys(names, Ragged.of([], np.float32))
+
+
+def _metrics(samples: Samples) -> Metrics:
+    """`zero_spread`: the share of groups whose rewards are all equal, which teach a group estimator nothing."""
+    if samples.rewards.dim() != 1:
+        return {}
+    _, inverse, sizes = samples.prompts.unique(return_inverse=True, return_counts=True)
+    low = torch.full((len(sizes),), torch.inf).scatter_reduce(0, inverse, samples.rewards, "amin")
+    high = torch.full((len(sizes),), -torch.inf).scatter_reduce(0, inverse, samples.rewards, "amax")
+    several = sizes > 1
+    count = float(several.sum())
+    return {"zero_spread": (float((low == high)[several].float().mean()), count)} if count else {}

@@ -1,0 +1,146 @@
+"""A trainer's state on disk: each rank's rows of every tensor, to be read back by any number of ranks.
+
+`rank-R.safetensors` holds the rows of rank R, `rank-R.json` says which: {"ranks", "dtype", "counters", "tensors":
+{key: {"shape", "start", "stop"}}}. Keys are `model/NAME` and `optimizer/MOMENT/NAME`. Rank 0 also writes the model's
+`config.json`. Parameters and moments are float32, as they are in memory; nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from flowrl.backends.trainers.fsdp.model_rank import ModelRank
+from flowrl.backends.trainers.fsdp.weights import Part, part_of, parts
+from flowrl.diag.diagnostic import FlowError, diagnose
+
+MODEL, OPTIMIZER = "model", "optimizer"
+
+
+def save(folder: Path, rank: ModelRank, optimizer: torch.optim.Optimizer) -> None:
+    """Write this rank's files into `folder`, which exists."""
+    own = {**_model_parts(rank.module), **_moment_parts(rank.module, optimizer)}
+    name = f"rank-{rank.setup.rank}"
+    save_file({key: part.local.contiguous().cpu() for key, part in own.items()}, folder / f"{name}.safetensors")
+    index = {
+        "ranks": rank.setup.world_size,
+        "dtype": str(rank.dtype).removeprefix("torch."),
+        "counters": _counters(rank.module, optimizer),
+        "tensors": {k: {"shape": list(p.shape), "start": p.start, "stop": p.stop} for k, p in own.items()},
+    }
+    (folder / f"{name}.json").write_text(json.dumps(index, indent=1), encoding="utf-8")
+    if rank.setup.rank == 0:
+        config: Any = rank.module.config
+        architecture = type(rank.module).__name__.removeprefix("FSDP")
+        facts = json.loads(config.to_json_string(use_diff=True)) | {"architectures": [architecture]}
+        (folder / "config.json").write_text(json.dumps(facts, indent=2), encoding="utf-8")
+
+
+def restore(folder: Path, rank: ModelRank, optimizer: torch.optim.Optimizer) -> None:
+    """Read what `save` wrote, whatever the number of ranks then. Raises FlowError FR0831 if it is another model's."""
+    stored = Stored(folder)
+    with torch.no_grad():
+        for key, part in _model_parts(rank.module).items():
+            part.local.copy_(stored.rows(key, part.shape, part.start, part.stop))
+    _restore_moments(stored, rank.module, optimizer)
+
+
+class Stored:
+    """The tensors of a checkpoint folder, whichever ranks wrote them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._indices: list[tuple[Path, Any]] = []
+        first = self._index(0)
+        for number in range(first["ranks"]):
+            self._indices.append((folder / f"rank-{number}.safetensors", self._index(number)))
+        self.counters: Mapping[str, int] = first["counters"]
+        self.dtype: str = first["dtype"]
+
+    def names(self) -> list[str]:
+        return list(self._indices[0][1]["tensors"])
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        entry = self._indices[0][1]["tensors"].get(key)
+        if entry is None:
+            raise self._unfit(f"it has no {key}")
+        return tuple(entry["shape"])
+
+    def rows(self, key: str, shape: tuple[int, ...], start: int, stop: int) -> Tensor:
+        """Rows [start, stop) of a full tensor of `shape`, read from the files that hold some of them."""
+        if self.shape(key) != shape:
+            raise self._unfit(f"{key} has shape {list(self.shape(key))} there and {list(shape)} here")
+        found = [rows for path, index in self._indices if (rows := _overlap(path, index, key, start, stop)) is not None]
+        return torch.cat(found) if found else torch.zeros((0, *shape[1:]))
+
+    def _index(self, number: int) -> Any:
+        path = self._folder / f"rank-{number}.json"
+        if not path.is_file():
+            raise self._unfit(f"{path.name} is missing")
+        return json.loads(path.read_text(encoding="utf-8"))
+
+    def _unfit(self, reason: str) -> FlowError:
+        return FlowError(diagnose("FR0831", folder=self._folder, reason=reason))
+
+
+def _overlap(path: Path, index: Any, key: str, start: int, stop: int) -> Tensor | None:
+    entry = index["tensors"][key]
+    low, high = max(start, entry["start"]), min(stop, entry["stop"])
+    if low >= high:
+        return None
+    with safe_open(path, framework="pt") as file:
+        return file.get_slice(key)[low - entry["start"] : high - entry["start"]]
+
+
+def _model_parts(module: nn.Module) -> dict[str, Part]:
+    return {f"{MODEL}/{part.name}": part for part in parts(module)}
+
+
+def _moment_parts(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Part]:
+    found: dict[str, Part] = {}
+    for name, parameter in module.named_parameters():
+        for moment, value in _moments(optimizer, parameter):
+            found[f"{OPTIMIZER}/{moment}/{name}"] = part_of(name, value)
+    return found
+
+
+def _moments(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a parameter's state that have its shape; `step` is a counter."""
+    state: Mapping[str, Any] = optimizer.state.get(parameter, {})
+    for moment, value in state.items():
+        if isinstance(value, Tensor) and value.dim():
+            yield moment, value
+
+
+def _counters(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """How many updates the optimizer has made: the same for every parameter."""
+    states = [optimizer.state[p] for p in module.parameters() if p in optimizer.state]
+    return {"step": int(states[0]["step"])} if states and "step" in states[0] else {}
+
+
+def _restore_moments(stored: Stored, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.state.clear()
+    keys = [key.split("/", 2) for key in stored.names() if key.startswith(f"{OPTIMIZER}/")]
+    moments = sorted({moment for _, moment, _ in keys})
+    if not moments and not stored.counters:
+        return
+    for name, parameter in module.named_parameters():
+        state: dict[str, Any] = {"step": torch.tensor(float(stored.counters["step"]))}
+        for moment in moments:
+            state[moment] = _filled(stored, f"{OPTIMIZER}/{moment}/{name}", parameter.detach())
+        optimizer.state[parameter] = state
+
+
+def _filled(stored: Stored, key: str, like: Tensor) -> Tensor:
+    """A tensor placed like `like` with the stored values."""
+    own = torch.empty_like(like)
+    part = part_of(key, own)
+    part.local.copy_(stored.rows(key, part.shape, part.start, part.stop))
+    return own

@@ -1,0 +1,47 @@
+"""Forward passes: what a model says about the tokens of a micro-batch. Knows no loss, optimizer or file.
+
+The root module is called and nothing below it, so that FSDP2's hooks gather the shards. All results are float32
+[rows, tokens], aligned with `tokens`: place t is about choosing token t after those before it, and place 0 holds 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from flowrl.algos.log_probs import token_log_probs, token_log_probs_and_entropy
+from flowrl.backends.trainers.fsdp.micro_batches import MicroBatch
+
+
+def log_probs(
+    module: Any, micro: MicroBatch, temperature: float, *, with_entropy: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Log-probs of the tokens, and the entropy of the distributions they were drawn from. Both hold zeros before the
+    first place of any row's mask: the head is not run on what nobody asks about."""
+    length = micro.ids.shape[1]
+    wanted = micro.mask.any(dim=0).nonzero()
+    first = int(wanted[0, 0]) if len(wanted) else length - 1
+    keep = torch.arange(first - 1, length - 1, device=micro.ids.device)
+    logits = module(input_ids=micro.ids, logits_to_keep=keep, use_cache=False).logits
+    targets = micro.ids[:, first:]
+    if not with_entropy:
+        return pad(token_log_probs(logits, targets, temperature), (first, 0)), None
+    of_tokens, entropy = token_log_probs_and_entropy(logits, targets, temperature)
+    return pad(of_tokens, (first, 0)), pad(entropy, (first, 0))
+
+
+def values(module: Any, micro: MicroBatch) -> Tensor:
+    """The value of the state before each token."""
+    return pad(_scores(module, micro)[:, :-1], (1, 0))
+
+
+def last_scores(module: Any, micro: MicroBatch) -> Tensor:
+    """The scalar head at each row's last token: float32 [rows]."""
+    return _scores(module, micro).gather(1, micro.lengths[:, None] - 1)[:, 0]
+
+
+def _scores(module: Any, micro: MicroBatch) -> Tensor:
+    return module(input_ids=micro.ids, use_cache=False).logits[..., 0].float()

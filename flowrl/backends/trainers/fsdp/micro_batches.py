@@ -1,0 +1,86 @@
+"""Rows cut into micro-batches: padded tensors within a budget of tokens. Knows no model and no loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flowrl.algos.ragged import pad
+from flowrl.backends.batch import Batch, Column, IntArray, Ragged
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Rows padded on the right. Attention is causal, so no token sees the padding behind it and neither an attention
+    mask nor position ids are needed: places count from 0 in every row."""
+
+    rows: IntArray
+    """Their places in the batch; empty for a dummy, which keeps ranks in step and counts nowhere."""
+    ids: Tensor
+    """int64 [rows, tokens]."""
+    mask: Tensor
+    """bool [rows, tokens]: tokens that the op is about; all false in a dummy."""
+    lengths: Tensor
+    """int64 [rows]."""
+    columns: dict[str, Tensor]
+    """Token columns float32 [rows, tokens]; sample columns float32 [rows]."""
+
+
+def cut(lengths: IntArray, budget_tokens: int) -> list[IntArray]:
+    """Places of the rows of each micro-batch: longest first, as many as fit with their padding; a row longer than the
+    budget stands alone. The same rows always give the same cut."""
+    order = np.argsort(-lengths, kind="stable")
+    parts: list[IntArray] = []
+    start = 0
+    while start < len(order):
+        fitting = max(1, budget_tokens // max(1, int(lengths[order[start]])))
+        parts.append(order[start : start + fitting])
+        start += fitting
+    return parts
+
+
+def micro_batches(batch: Batch, budget_tokens: int, columns: Sequence[str], device: str) -> list[MicroBatch]:
+    """All rows of `batch`, which has `tokens`, perhaps `loss_mask` (else all tokens but the first of a row count, which
+    nothing predicts), and `columns`."""
+    tokens = batch.ragged("tokens")
+    return [_padded(batch.select(rows), rows, columns, device) for rows in cut(tokens.lengths, budget_tokens)]
+
+
+def dummy(columns: Sequence[str], device: str) -> MicroBatch:
+    """A row of two tokens that counts nowhere, for a rank that has fewer micro-batches than another."""
+    zeros = torch.zeros((1, 2), device=device)
+    return MicroBatch(
+        rows=np.zeros(0, dtype=np.int64),
+        ids=zeros.long(),
+        mask=zeros.bool(),
+        lengths=torch.full((1,), 2, device=device),
+        columns=dict.fromkeys(columns, zeros),
+    )
+
+
+def _padded(batch: Batch, rows: IntArray, columns: Sequence[str], device: str) -> MicroBatch:
+    tokens = batch.ragged("tokens")
+    lengths = torch.from_numpy(tokens.lengths)
+    ids = pad(torch.from_numpy(tokens.values.astype(np.int64)), lengths)
+    if "loss_mask" in batch.columns:
+        mask = pad(torch.from_numpy(batch.ragged("loss_mask").values.astype(np.bool_)), lengths)
+    else:
+        mask = torch.arange(ids.shape[1])[None] < lengths[:, None]
+    mask[:, :1] = False
+    return MicroBatch(
+        rows=rows,
+        ids=ids.to(device),
+        mask=mask.to(device),
+        lengths=lengths.to(device),
+        columns={name: _column(batch.columns[name], lengths).to(device) for name in columns},
+    )
+
+
+def _column(column: Column, lengths: Tensor) -> Tensor:
+    if isinstance(column, Ragged):
+        return pad(torch.from_numpy(column.values.astype(np.float32)), lengths)
+    return torch.from_numpy(np.asarray(column, dtype=np.float32))

@@ -1,0 +1,117 @@
+"""One rank of a sharded model: what trainers, scorers and reward models share. Knows no loss and no optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from flowrl.backends.batch import Batch, Ragged
+from flowrl.backends.contract import Call, Metrics, RankSetup
+from flowrl.backends.models import torch_dtype
+from flowrl.backends.trainers.fsdp import forward
+from flowrl.backends.trainers.fsdp.group import most
+from flowrl.backends.trainers.fsdp.micro_batches import MicroBatch, dummy, micro_batches
+from flowrl.backends.trainers.fsdp.model import build
+from flowrl.diag.diagnostic import InternalError
+from flowrl.graph.params import ForwardParams
+
+
+class ModelRank:
+    """A module of this rank's shards. Every rank of the role makes every call, with its own rows or with none."""
+
+    def __init__(self, setup: RankSetup) -> None:
+        torch.set_num_threads(setup.threads)
+        self.setup = setup
+        self.module, self.mesh = build(setup)
+        assert setup.model is not None
+        self.dtype = torch_dtype(setup.model.dtype)
+
+    def cut(self, batch: Batch, budget_tokens: int, columns: Sequence[str] = ()) -> Iterator[MicroBatch]:
+        """The batch's micro-batches, then dummies until every rank has as many: a forward pass of a sharded model is a
+        collective."""
+        own = micro_batches(batch, budget_tokens, columns, self.setup.device)
+        yield from own
+        for _ in range(most(len(own), self.mesh) - len(own)):
+            yield dummy(columns, self.setup.device)
+
+    @torch.no_grad()
+    def log_probs(self, call: Call, batch: Batch, *, with_entropy: bool) -> dict[str, Ragged]:
+        """`log_probs` and `entropy` of the tokens under `loss_mask`, 0 elsewhere: float32, aligned with `tokens`."""
+        params = _forward_params(call)
+        parts: list[tuple[MicroBatch, tuple[Tensor, ...]]] = []
+        for micro in self.cut(batch, params.micro_batch_tokens):
+            made = forward.log_probs(self.module, micro, params.temperature, with_entropy=with_entropy)
+            parts.append((micro, tuple(m.masked_fill(~micro.mask, 0.0) for m in made if m is not None)))
+        names = ("log_probs", "entropy") if with_entropy else ("log_probs",)
+        return {name: _collected(batch, parts, index) for index, name in enumerate(names)}
+
+    @torch.no_grad()
+    def values(self, call: Call, batch: Batch) -> Ragged:
+        """The value of the state before each token, 0 at the first: float32, aligned with `tokens`."""
+        budget = _forward_params(call).micro_batch_tokens
+        parts = [(micro, (forward.values(self.module, micro),)) for micro in self.cut(batch, budget)]
+        return _collected(batch, parts, 0)
+
+    @torch.no_grad()
+    def last_scores(self, batch: Batch, budget_tokens: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """The scalar head at each row's last token: float32 [rows]."""
+        scores = np.zeros(len(batch), dtype=np.float32)
+        for micro in self.cut(batch, budget_tokens):
+            made = forward.last_scores(self.module, micro).cpu().numpy()
+            scores[micro.rows] = made[: len(micro.rows)]
+        return scores
+
+    def load(self) -> None:
+        self._to(self.setup.device)
+
+    def offload(self) -> None:
+        self._to("cpu")
+
+    def close(self) -> None:
+        """Leave the process group once nothing of this process needs it any more."""
+        self.module = torch.nn.Module()
+        if self.mesh is not None and self.mesh.size() > 1 and dist.is_initialized():
+            dist.destroy_process_group()
+        self.mesh = None
+
+    def _to(self, device: str) -> None:
+        if next(self.module.parameters()).device != torch.device(device):
+            self.module.to(device)
+
+
+def token_mean(column: Ragged, mask: Ragged) -> tuple[float, float]:
+    """A metric: the mean over the tokens under the mask, and their count."""
+    count = int(mask.values.sum())
+    return (float(column.values[mask.values.astype(np.bool_)].mean()) if count else 0.0, float(count))
+
+
+def difference_metrics(computed: Ragged, batch: Batch) -> Metrics:
+    """How far `rollout_log_probs`, if the op was given them, are from what the trainer computes for the same tokens."""
+    if "rollout_log_probs" not in batch.columns:
+        return {}
+    mask = batch.ragged("loss_mask").values.astype(np.bool_)
+    far = np.abs(computed.values - batch.ragged("rollout_log_probs").values)[mask]
+    count = float(mask.sum())
+    return {"rollout_difference": (float(far.mean()) if count else 0.0, count)}
+
+
+def _forward_params(call: Call) -> ForwardParams:
+    if not isinstance(call.op.params, ForwardParams):
+        raise InternalError(f"`{call.op.id}` has no parameters of a forward pass")
+    return call.op.params
+
+
+def _collected(batch: Batch, parts: Sequence[tuple[MicroBatch, tuple[Tensor, ...]]], index: int) -> Ragged:
+    """The `index`-th result of all micro-batches, unpadded, in the batch's order."""
+    lengths = batch.ragged("tokens").lengths
+    rows: list[Any] = [None] * len(lengths)
+    for micro, made in parts:
+        padded = made[index].float().cpu().numpy()
+        for place, row in enumerate(micro.rows):
+            rows[row] = padded[place, : lengths[row]]
+    return Ragged.of(rows, np.float32)

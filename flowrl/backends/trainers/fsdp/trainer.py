@@ -1,0 +1,99 @@
+"""The trainer `fsdp`: log_probs, values and update of a model over the ranks of a role (contract.Trainer)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from flowrl.backends.batch import Batch, Column
+from flowrl.backends.contract import Bytes, Call, RankSetup, Result, TensorSpec
+from flowrl.backends.text import Codec
+from flowrl.backends.trainers.fsdp import checkpoint, weights
+from flowrl.backends.trainers.fsdp.model_rank import ModelRank, difference_metrics, token_mean
+from flowrl.backends.trainers.fsdp.optimizer import learning_rate, make_optimizer
+from flowrl.backends.trainers.fsdp.texts import tokenised
+from flowrl.backends.trainers.fsdp.update import update
+from flowrl.diag.diagnostic import InternalError
+from flowrl.graph.params import OptimizerParams, UpdateParams
+from flowrl.graph.signatures import LOSSES
+
+
+class FsdpTrainer:
+    """One rank."""
+
+    def __init__(self, setup: RankSetup) -> None:
+        self._setup = setup
+        self._rank = ModelRank(setup)
+        self._optimizer_params = setup.role.optimizer or OptimizerParams()
+        self._optimizer = make_optimizer(self._optimizer_params, self._rank.module.parameters(), setup.role.span)
+        self._codec: Codec | None = None
+
+    def call(self, call: Call, batch: Batch) -> Result:
+        """log_probs: tokens, loss_mask → old_log_probs, entropy · values: tokens → values · update: what its loss reads
+        → metrics. Token columns are float32 and aligned with `tokens`."""
+        torch.set_num_threads(self._setup.threads)
+        if call.op.method == "log_probs":
+            return self._log_probs(call, batch)
+        if call.op.method == "values":
+            return Result(Batch(batch.ids, batch.prompt_ids, {"values": self._rank.values(call, batch)}), {})
+        if call.op.method == "update" and isinstance(call.op.params, UpdateParams):
+            return self._update(call, call.op.params, batch)
+        raise InternalError(f"a trainer has no op {call.op.id}")
+
+    def manifest(self) -> Sequence[TensorSpec]:
+        return weights.manifest(self._rank.module, self._rank.dtype)
+
+    def write_weights(self, buffer: Bytes) -> None:
+        weights.write(self._rank.module, self.manifest(), buffer, self._rank.dtype)
+
+    def read_weights(self, manifest: Sequence[TensorSpec], buffer: Bytes, version: int) -> None:
+        """Take weights in; the optimizer's moments stay as they are."""
+        weights.read(self._rank.module, manifest, buffer)
+
+    def save(self, folder: Path) -> None:
+        checkpoint.save(folder, self._rank, self._optimizer)
+
+    def restore(self, folder: Path) -> None:
+        checkpoint.restore(folder, self._rank, self._optimizer)
+
+    def load(self) -> None:
+        self._rank.load()
+        self._move_moments(self._setup.device)
+
+    def offload(self) -> None:
+        self._rank.offload()
+        self._move_moments("cpu")
+
+    def close(self) -> None:
+        self._optimizer.state.clear()
+        self._rank.close()
+
+    def _log_probs(self, call: Call, batch: Batch) -> Result:
+        wanted = {field.name for field in call.op.outputs} or {"old_log_probs", "entropy"}
+        made = self._rank.log_probs(call, batch, with_entropy="entropy" in wanted)
+        columns: dict[str, Column] = {"old_log_probs": made["log_probs"]}
+        metrics = dict(difference_metrics(made["log_probs"], batch))
+        if "entropy" in made:
+            columns["entropy"] = made["entropy"]
+            metrics["entropy"] = token_mean(made["entropy"], batch.ragged("loss_mask"))
+        return Result(Batch(batch.ids, batch.prompt_ids, columns), metrics)
+
+    def _update(self, call: Call, params: UpdateParams, batch: Batch) -> Result:
+        if not LOSSES[params.loss].tokens:
+            batch = tokenised(batch, self._text_codec(), call)
+        rate = learning_rate(self._optimizer_params, call.step, self._setup.steps)
+        return Result(None, update(self._rank, self._optimizer, rate, call, params, batch))
+
+    def _text_codec(self) -> Codec:
+        if self._codec is None:
+            assert self._setup.model_folder is not None
+            self._codec = Codec(self._setup.model_folder)
+        return self._codec
+
+    def _move_moments(self, device: str) -> None:
+        for state in self._optimizer.state.values():
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and value.dim():
+                    state[name] = value.to(device)

@@ -1,0 +1,123 @@
+"""One optimizer update of a minibatch that lies on all ranks in micro-batches.
+
+The denominators of the loss are summed over micro-batches and ranks before the first backward pass, so the loss and its
+gradient are those of the whole minibatch however it was cut. FSDP2 averages gradients over ranks; each rank therefore
+multiplies its loss by their number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from flowrl.algos.aggregate import denominator, numerator
+from flowrl.algos.objective import corrected_mask, objective
+from flowrl.algos.ragged import masked_sum
+from flowrl.backends.batch import Batch
+from flowrl.backends.contract import Call, Metrics
+from flowrl.backends.trainers.fsdp import forward
+from flowrl.backends.trainers.fsdp.group import total
+from flowrl.backends.trainers.fsdp.micro_batches import MicroBatch
+from flowrl.backends.trainers.fsdp.model_rank import ModelRank
+from flowrl.diag.diagnostic import FlowError, diagnose
+from flowrl.graph.params import UpdateParams
+from flowrl.graph.signatures import LOSSES, update_reads
+
+_NOT_COLUMNS = {"tokens", "loss_mask", "prompt", "response"}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A micro-batch with what is known of it before its forward pass."""
+
+    micro: MicroBatch
+    mask: Tensor
+    weight: Tensor | None
+
+
+@dataclass(slots=True)
+class Sums:
+    """Numerators of the metrics on this rank, float64."""
+
+    loss: float = 0.0
+    tokens: int = 0
+    of_tokens: dict[str, float] = field(default_factory=dict[str, float])
+
+    def add(self, loss: Tensor, metrics: dict[str, Tensor], mask: Tensor) -> None:
+        self.loss += float(loss)
+        self.tokens += int(mask.sum())
+        for name, values in metrics.items():
+            self.of_tokens[name] = self.of_tokens.get(name, 0.0) + float(masked_sum(values, mask).double().sum())
+
+
+def update(
+    rank: ModelRank, optimizer: torch.optim.Optimizer, rate: float, call: Call, params: UpdateParams, batch: Batch
+) -> Metrics:
+    """Move the parameters once; gives the metrics of the whole minibatch, equal on every rank.
+
+    A minibatch without a token (all rejected, or all rows dropped) moves nothing. Raises FlowError FR0830, with the
+    parameters untouched, if the gradient is not finite.
+    """
+    columns = [i.slot for i in update_reads(params) if i.slot in batch.columns and i.slot not in _NOT_COLUMNS]
+    prepared = [_prepare(m, params) for m in rank.cut(batch, params.micro_batch_tokens, columns)]
+    whole = _denominator(rank, prepared, params, call)
+    if not whole:
+        return {"skipped": (1.0, 1.0)}
+    optimizer.zero_grad(set_to_none=True)
+    sums = Sums()
+    for part in prepared:
+        _backward(rank, part, params, whole, sums)
+    norm = _clip(rank, rank.setup.role.optimizer.max_grad_norm if rank.setup.role.optimizer else None)
+    metrics = _metrics(rank, sums)
+    if not torch.isfinite(torch.tensor(norm)):
+        optimizer.zero_grad(set_to_none=True)
+        facts = {"role": rank.setup.role.name, "step": call.step, "loss": f"{metrics['loss'][0]:g}"}
+        raise FlowError(diagnose("FR0830", call.op.span, norm=f"{norm:g}", **facts))
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return {**metrics, "grad_norm": (norm, 1.0), "lr": (rate, 1.0)}
+
+
+def _prepare(micro: MicroBatch, params: UpdateParams) -> Prepared:
+    weight, mask = corrected_mask(micro.mask, micro.columns, params)
+    return Prepared(micro, mask, weight)
+
+
+def _denominator(rank: ModelRank, prepared: list[Prepared], params: UpdateParams, call: Call) -> float:
+    fixed = call.max_response_tokens or rank.setup.max_tokens
+    own = sum((denominator(p.mask, params.aggregate, fixed) for p in prepared), torch.zeros((), dtype=torch.float64))
+    return float(total(own.to(rank.setup.device), rank.mesh))
+
+
+def _backward(rank: ModelRank, part: Prepared, params: UpdateParams, whole: float, sums: Sums) -> None:
+    entropy: Tensor | None = None
+    if LOSSES[params.loss].head == "scalar":
+        current = forward.values(rank.module, part.micro)
+    else:
+        # sft has no use for the entropy, which costs a pass over the vocabulary.
+        with_entropy = params.entropy_coef != 0 or LOSSES[params.loss].ratio
+        current, entropy = forward.log_probs(rank.module, part.micro, params.temperature, with_entropy=with_entropy)
+    terms = objective(current, entropy, part.mask, part.weight, part.micro.columns, params)
+    loss = numerator(terms.loss, part.mask, params.aggregate) / whole
+    (loss * rank.setup.world_size).backward()
+    sums.add(loss.detach(), dict(terms.metrics), part.mask)
+
+
+def _clip(rank: ModelRank, most: float | None) -> float:
+    """Scale the gradient down to norm `most`, over all parameters and ranks; gives its norm before."""
+    parameters = list(rank.module.parameters())
+    norm = torch.nn.utils.clip_grad_norm_(parameters, float("inf") if most is None else most)
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+
+def _metrics(rank: ModelRank, sums: Sums) -> dict[str, tuple[float, float]]:
+    names = sorted(sums.of_tokens)
+    own = [sums.loss, float(sums.tokens), *(sums.of_tokens[name] for name in names)]
+    loss, tokens, *rest = total(torch.tensor(own, dtype=torch.float64, device=rank.setup.device), rank.mesh).tolist()
+    of_tokens = {name: (value / max(tokens, 1.0), tokens) for name, value in zip(names, rest, strict=True)}
+    return {"loss": (loss, 1.0)} | of_tokens
