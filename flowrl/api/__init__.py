@@ -87,16 +87,14 @@ def run_plan(
 
     preflight(plan)
     flow = to_yaml(spec) if spec is not None else None
-    return run_it(plan, RunOptions(runs=Path(runs), launcher=launcher or "auto", flow=flow))
+    return run_it(plan, RunOptions(runs=Path(runs), launcher=launcher or "auto", flow_text=flow))
 
 
 def resume(run_folder: FilePath, launcher: str | None = None) -> RunResult:
     """Continue a run from its newest checkpoint."""
     from flowrl.runtime.resume import resume as resume_it
-    from flowrl.runtime.run import RunOptions
 
-    folder = Path(run_folder)
-    return resume_it(folder, RunOptions(runs=folder.parent, launcher=launcher or "auto"))
+    return resume_it(Path(run_folder), launcher)
 
 
 def export(run_folder: FilePath, output: FilePath, step: int | None = None, role: str | None = None) -> Path:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from flowrl import __version__
+from flowrl.api.machine import cluster_of
 from flowrl.api.sources import sources_of
 from flowrl.compiler.emit.program import emit
-from flowrl.compiler.lower.cluster import lower_cluster
 from flowrl.compiler.lower.graph import lower_stage
 from flowrl.compiler.lower.placement import lower_placement
 from flowrl.compiler.lower.run import lower_gate, lower_run
@@ -61,7 +59,7 @@ def compile_spec(spec: FlowSpec, cluster: str | None = None) -> Plan:
     checked = check_spec(spec)
     if len(checked.graphs) < len(spec.stages):
         raise FlowError(checked.diagnostics)
-    machine = lower_cluster(cluster if cluster is not None else spec.document.cluster, spec=spec, flag=cluster is not None)
+    machine = cluster_of(spec, cluster)
     stages: list[StagePlan] = []
     diagnostics = list(checked.diagnostics)
     earlier: dict[str, ModelShape] = {}
