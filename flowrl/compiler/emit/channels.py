@@ -90,6 +90,7 @@ def _state(graph: Graph, edge: Edge, ordered: Sequence[Draft]) -> Channel:
         source=source,
         target=target,
         capacity=_READ_AND_MADE,
+        initial_tokens=edge.tokens,
         edge=edge.id,
     )
 

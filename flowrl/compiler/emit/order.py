@@ -48,8 +48,8 @@ def in_order(drafts: Sequence[Draft], graph: Graph) -> tuple[Draft, ...]:
 def _data_arcs(drafts: Sequence[Draft], graph: Graph) -> list[Arc]:
     arcs: list[Arc] = []
     for edge in graph.edges:
-        if edge.kind not in (EdgeKind.DATA, EdgeKind.STATE):
-            continue
+        if edge.kind not in (EdgeKind.DATA, EdgeKind.STATE) or edge.tokens:
+            continue  # an edge with tokens orders steps, not what happens within one
         sources = instructions_of(graph.op(edge.source), drafts)
         targets = instructions_of(graph.op(edge.target), drafts)
         arcs.extend((source.id, target.id) for source in sources for target in targets)
