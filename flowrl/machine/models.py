@@ -77,7 +77,7 @@ def _from_source(source: str, folder: Path, span: Span | None) -> ModelShape:
 
 
 def _replace(old: str, new: str, what: str, span: Span | None) -> Help:
-    return Help(text=f"{what} with a near name exists: `{new}` for `{old}`", span=span, replacement=new)
+    return Help(text=f"{what} with a near name exists: `{new}` for `{old}`", span=span)
 
 
 def _folders(parent: Path) -> list[str]:

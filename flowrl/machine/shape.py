@@ -85,6 +85,12 @@ class ModelShape:
         return self.parameters - self.layers * idle
 
     @property
+    def multiplied_parameters(self) -> int:
+        """Active parameters that a token is multiplied with: an embedding is looked up, unless it is the head too."""
+        looked_up = 0 if self.tied and self.head == "lm" else self.vocab * self.hidden
+        return self.active_parameters - looked_up
+
+    @property
     def largest_tensor(self) -> int:
         """The largest single parameter: usually the embedding."""
         return max(self.vocab * self.hidden, self.hidden * self.ffn, self.hidden * self.q_width)

@@ -8,6 +8,7 @@ A nodes of B devices and takes any B. `Nxcpu` is N slots of one CPU host.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from flowrl.diag.diagnostic import FlowError, Help, diagnose
 from flowrl.diag.near import near_names
@@ -46,9 +47,11 @@ def device_card(name: str, span: Span | None, written: str) -> DeviceCard:
     if name in DEVICE_CARDS:
         return DEVICE_CARDS[name]
     near = near_names(name, list(DEVICE_CARDS))
-    helps = [Help(text="a device with a near name exists", span=span, replacement=written.replace(name, near[0]))]
+    helps = (
+        [Help(text=f"a device with a near name exists: `{written.replace(name, near[0])}`", span=span)] if near else []
+    )
     known = ", ".join(DEVICE_CARDS)
-    raise FlowError(diagnose("FR0511", span, name=name, known=known, helps=helps if near else ()))
+    raise FlowError(diagnose("FR0511", span, name=name, known=known, helps=helps))
 
 
 def _usual_nodes(count: int, name: str, card: DeviceCard, span: Span) -> tuple[int, int]:
@@ -58,8 +61,6 @@ def _usual_nodes(count: int, name: str, card: DeviceCard, span: Span) -> tuple[i
     if count % size == 0:
         return count // size, size
     below, above = count // size * size, -(-count // size) * size
-    nearest = tuple(Help(text=f"{n // size} whole nodes", span=span, replacement=f"{n}x{name}") for n in (below, above))
-    other = Help(text="or say the nodes: NODESxDEVICESxNAME", span=span, replacement=f"1x{count}x{name}")
-    raise FlowError(
-        diagnose("FR0512", span, count=count, name=name, size=size, rest=count % size, helps=(*nearest, other))
-    )
+    text = f"write `{below}x{name}` or `{above}x{name}`, or say the nodes: `1x{count}x{name}` is one node of {count}"
+    facts: dict[str, Any] = {"count": count, "size": size, "rest": count % size}
+    raise FlowError(diagnose("FR0512", span, name=name, helps=(Help(text=text, span=span),), **facts))

@@ -67,7 +67,7 @@ def _mentions(request: PlacementRequest) -> Iterator[tuple[str, str, Span | None
 
 def _unknown(code: str, name: str, known: list[str], span: Span | None, **facts: Any) -> Diagnostic:
     near = near_names(name, known)
-    helps = [Help(text=f"a name near to it exists: `{near[0]}`", span=span, replacement=near[0])] if near else []
+    helps = [Help(text=f"a near name exists: `{near[0]}`", span=span)] if near else []
     return diagnose(code, span, name=name, known=", ".join(known), helps=helps, **facts)
 
 

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
+from flowrl.machine.traits import TRAITS
 from flowrl.placement.layouts import layout_text, needs_text
 from flowrl.placement.request import Mode, PlacementRequest
 from flowrl.placement.search import Candidate
@@ -25,7 +26,7 @@ def decide(
         return ()
     drafts = [
         _pools(request, best, tried),
-        *(_layout(request, best, pool, entry) for pool in device_pools for entry in pool.roles),
+        *(_layout(graph, request, best, pool, entry) for pool in device_pools for entry in pool.roles),
         *(decision for pool in device_pools for decision in _residency(graph, cluster, pool)),
     ]
     return tuple(replace(draft, id=f"D{number}") for number, draft in enumerate(drafts, start=1))
@@ -75,11 +76,13 @@ def _rejected(candidate: Candidate, best: Candidate) -> Rejected:
     return Rejected(option=label, reason=reason, delta=f"{slower:+.0%} step time".replace("-", "−"))
 
 
-def _layout(request: PlacementRequest, best: Candidate, pool: Pool, entry: RolePlacement) -> Decision:
+def _layout(graph: Graph, request: PlacementRequest, best: Candidate, pool: Pool, entry: RolePlacement) -> Decision:
     asked = any(entry.role in each.layouts for each in request.pools if each.name == pool.name)
     passed = () if asked else best.laid.passed_over.get(entry.role, ())
     devices = f"{len(pool.devices)} × {pool.device}"
-    reason = "asked_for" if asked else "smallest_that_fits" if passed else "least_cut"
+    traits = TRAITS.get(graph.role(entry.role).backend or "")
+    free = traits is not None and len(traits.axes) > 1 and len(pool.devices) > 1
+    reason = "asked_for" if asked else "smallest_that_fits" if free else "only_option"
     text = f"{entry.role} on {devices}: {layout_text(entry.layout)}"
     return Decision(
         id="",

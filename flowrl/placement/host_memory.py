@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Sequence
 
 from flowrl.machine.cluster import Cluster
@@ -25,34 +25,39 @@ def off_device_lines(placed: Placed) -> Lines:
 
 def host_memory(everyone: Sequence[tuple[Pool, tuple[Placed, ...]]], cluster: Cluster) -> tuple[Memory, ...]:
     """The node with most offloaded bytes against its memory; nothing where nothing is offloaded."""
-    by_node: dict[str, list[LedgerLine]] = defaultdict(list)
-    limits: dict[str, int] = {}
-    for pool, placed in everyone:
-        away = [each for each in placed if each.offloaded and not each.device.is_cpu]
-        for node in sorted({device.rsplit("/", 1)[0] for device in pool.devices}):
-            here = sum(device.rsplit("/", 1)[0] == node for device in pool.devices)
-            limits[node] = group_of(pool, cluster).host_memory_bytes
-            by_node[node].extend(_on_node(each, here, pool) for each in away if each.shape is not None)
-    if not any(by_node.values()):
+    nodes: dict[str, int] = {}
+    held: Counter[str] = Counter()
+    here = {pool.name: Counter(device.rsplit("/", 1)[0] for device in pool.devices) for pool, _ in everyone}
+    away = [(pool, each) for pool, placed in everyone for each in placed if _is_away(each)]
+    for pool, each in away:
+        state = bytes_of(off_device_lines(each))
+        for node, count in here[pool.name].items():
+            nodes[node] = group_of(pool, cluster).host_memory_bytes
+            held[node] += state * count
+    if not nodes:
         return ()
-    node = max(by_node, key=lambda name: (bytes_of(by_node[name]), name))
-    lines = tuple(by_node[node])
+    node = max(nodes, key=lambda name: (held[name], name))
+    lines = tuple(_on_node(each, here[pool.name][node], pool) for pool, each in away if here[pool.name][node])
     return (
         Memory(
             pool=HOST,
             device=node,
             phase="offloaded state",
             peak_bytes=bytes_of(lines),
-            limit_bytes=limits[node],
+            limit_bytes=nodes[node],
             lines=lines,
         ),
     )
 
 
+def _is_away(placed: Placed) -> bool:
+    return placed.offloaded and placed.shape is not None and not placed.device.is_cpu
+
+
 def _on_node(placed: Placed, devices: int, pool: Pool) -> LedgerLine:
-    state = bytes_of(off_device_lines(placed))
+    lines = off_device_lines(placed)
     inputs = {
-        "s": Given(state, " + ".join(f"{each.what} ({each.formula})" for each in off_device_lines(placed))),
+        "s": Given(bytes_of(lines), " + ".join(f"{each.what} ({each.formula})" for each in lines)),
         "d": Given(devices, f"devices of pool {pool.name} on this node"),
     }
     return line("offloaded state", placed.role.name, "bytes", "s*d", inputs)

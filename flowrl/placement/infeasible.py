@@ -12,7 +12,7 @@ from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
 from flowrl.placement.relax import Edit, Situation, edits
-from flowrl.placement.request import Placement, PlacementRequest
+from flowrl.placement.request import Mode, Placement, PlacementRequest
 from flowrl.placement.search import Candidate, search
 from flowrl.plan.plan import LedgerLine, Memory
 
@@ -20,12 +20,12 @@ GIB = 2**30
 _PLACE = re.compile(r"[^\s,;()]+:\d+:\d+")
 SHOWN_EDITS = 3
 SMALL_SHARE = 0.01
+LONGEST_FORMULA = 72
 
 
 @dataclass(frozen=True, slots=True)
 class _Fix:
-    key: str
-    value: str
+    text: str
     freed_bytes: int
     added_seconds: float
 
@@ -36,21 +36,25 @@ def explain(
     request: PlacementRequest,
     shapes: Mapping[str, ModelShape],
     placement: Placement,
-    seconds: float,
+    best: Candidate,
 ) -> Diagnostic:
-    """The ledger of the tightest device and the cheapest edits, at most three, that make everything fit."""
+    """The ledger of the tightest device and the cheapest edits, at most three, that make everything fit.
+
+    An edit of a role is tried on the pools of `best`; one of placement or cluster searches anew.
+    """
     tightest = max(placement.memory, key=lambda entry: entry.peak_bytes / max(1, entry.limit_bytes))
     over = tightest.peak_bytes - tightest.limit_bytes
     why = f"{tightest.phase} needs {_gib(tightest.peak_bytes)} GiB of {_gib(tightest.limit_bytes)} GiB on a device"
     facts: dict[str, Any] = {"asked": _asked(request, cluster), "why": f"{why}: {_gib(over)} GiB too much"}
-    fixes = _fixes((graph, cluster, request), shapes, tightest, seconds)
+    fixes = _fixes((graph, cluster, request), shapes, tightest, best)
     return diagnose(
         "FR0501", request.span or request.cluster_span, notes=_ledger(tightest), helps=_helps(fixes), **facts
     )
 
 
 def _asked(request: PlacementRequest, cluster: Cluster) -> str:
-    return f"`placement: {request.mode}` on {cluster.name}"
+    asked = "these pools" if request.mode is Mode.POOLS else f"`placement: {request.mode}`"
+    return f"{asked} on {cluster.name}"
 
 
 def _gib(count: int | float) -> str:
@@ -67,10 +71,8 @@ def _ledger(entry: Memory) -> tuple[str, ...]:
     if rest:
         rows.append((f"{len(lines) - len(large)} smaller lines", _gib(rest), "", ""))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return (
-        heading + f"need {_gib(entry.peak_bytes)} GiB",
-        *(f"  {a:<{widths[0]}}  {b:>{widths[1]}}  {c:<{widths[2]}}  {d}".rstrip() for a, b, c, d in rows),
-    )
+    table = (f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:<{widths[2]}}  {d}".rstrip() for a, b, c, d in rows)
+    return ("\n".join((heading + f"need {_gib(entry.peak_bytes)} GiB", *(f"  {row}" for row in table))),)
 
 
 def _name(entry: LedgerLine) -> str:
@@ -78,9 +80,15 @@ def _name(entry: LedgerLine) -> str:
 
 
 def _formula(entry: LedgerLine) -> str:
-    values = ", ".join(f"{name} {value:,.4g}" for name, value in entry.inputs.items())
+    values = ", ".join(f"{name} {_figure(value)}" for name, value in entry.inputs.items())
     text = f"{entry.formula}: {values}"
-    return text if len(text) <= 72 else entry.formula
+    return text if len(text) <= LONGEST_FORMULA else entry.formula
+
+
+def _figure(value: float) -> str:
+    if value >= 1e7:
+        return f"{value:.3e}".replace("e+0", "e").replace("e+", "e")
+    return f"{value:,.0f}" if value == int(value) else f"{value:,.3g}"
 
 
 def _origin(entry: LedgerLine) -> str:
@@ -90,27 +98,35 @@ def _origin(entry: LedgerLine) -> str:
     return next(iter([*written, *decided]), "")
 
 
-def _fixes(situation: Situation, shapes: Mapping[str, ModelShape], tightest: Memory, seconds: float) -> list[_Fix]:
+def _fixes(situation: Situation, shapes: Mapping[str, ModelShape], tightest: Memory, best: Candidate) -> list[_Fix]:
     """Edits that fit, the cheapest in step time first; equal ones in the order of `edits`."""
-    found = [_tried(edit, situation, shapes, tightest, seconds) for edit in edits(situation)]
+    found = [_tried(edit, situation, shapes, tightest, best) for edit in edits(situation, _guilty(best))]
     return sorted((fix for fix in found if fix is not None), key=lambda fix: fix.added_seconds)[:SHOWN_EDITS]
 
 
+def _guilty(best: Candidate) -> frozenset[str]:
+    over = (entry for entry in best.laid.memory if entry.peak_bytes > entry.limit_bytes)
+    return frozenset(line.role for entry in over for line in entry.lines if line.role is not None)
+
+
 def _tried(
-    edit: Edit, situation: Situation, shapes: Mapping[str, ModelShape], tightest: Memory, seconds: float
+    edit: Edit, situation: Situation, shapes: Mapping[str, ModelShape], tightest: Memory, best: Candidate
 ) -> _Fix | None:
-    for value, apply in edit.steps:
-        changed = _placed(apply(situation), shapes)
+    for text, apply in edit:
+        changed = _placed(apply(situation), situation, shapes, best)
         if changed is not None and changed.laid.fits:
             freed = tightest.peak_bytes - _peak_of(changed, tightest)
-            return _Fix(edit.key, value, freed, changed.seconds - seconds)
+            return _Fix(text, freed, changed.seconds - best.seconds)
     return None
 
 
-def _placed(situation: Situation, shapes: Mapping[str, ModelShape]) -> Candidate | None:
-    graph, cluster, request = situation
+def _placed(
+    changed: Situation, before: Situation, shapes: Mapping[str, ModelShape], best: Candidate
+) -> Candidate | None:
+    graph, cluster, request = changed
+    same_pools = cluster == before[1] and request == before[2]
     try:
-        return search(graph, cluster, request, shapes)[0]
+        return search(graph, cluster, request, shapes, only=best.option.label if same_pools else None)[0]
     except FlowError:
         return None
 
@@ -125,12 +141,15 @@ def _helps(fixes: list[_Fix]) -> tuple[Help, ...]:
     if not fixes:
         return (Help(text="no single edit makes it fit: use more or larger devices, or a smaller model"),)
     count = "this edit fits" if len(fixes) == 1 else "any one of these fits"
-    heading = Help(text=f"{count} (effect on the tightest device and on the estimated step time)")
-    keys = max(len(f"{fix.key}: {fix.value}") for fix in fixes)
-    return (heading, *(Help(text=_fix_text(number, fix, keys)) for number, fix in enumerate(fixes, start=1)))
+    widths = max(len(fix.text) for fix in fixes), max(len(_freed(fix)) for fix in fixes)
+    rows = (f"  {number}  {_fix_text(fix, *widths)}" for number, fix in enumerate(fixes, start=1))
+    return (Help(text="\n".join((f"{count} (effect on the tightest device and on the estimated step time)", *rows))),)
 
 
-def _fix_text(number: int, fix: _Fix, width: int) -> str:
+def _fix_text(fix: _Fix, text_width: int, freed_width: int) -> str:
     sign = "+" if fix.added_seconds >= 0 else "−"
-    freed = f"−{_gib(fix.freed_bytes)}" if fix.freed_bytes >= 0 else f"+{_gib(-fix.freed_bytes)}"
-    return f"{number}  {fix.key + ': ' + fix.value:<{width}}  {freed} GiB  {sign}{abs(fix.added_seconds):,.1f} s"
+    return f"{fix.text:<{text_width}}  {_freed(fix):>{freed_width}}  {sign}{abs(fix.added_seconds):,.1f} s"
+
+
+def _freed(fix: _Fix) -> str:
+    return f"{'−' if fix.freed_bytes >= 0 else '+'}{_gib(abs(fix.freed_bytes))} GiB"

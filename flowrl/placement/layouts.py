@@ -16,10 +16,11 @@ from flowrl.graph.graph import Graph, Kind, Role
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
 from flowrl.machine.traits import TRAITS, layout_fault, legal_tp
-from flowrl.placement.memory import memory
+from flowrl.placement.memory import limit_bytes, memory, pool_memory
 from flowrl.placement.options import Draft, Option
-from flowrl.placement.placed import HOST, needs_devices
+from flowrl.placement.placed import HOST, needs_devices, placed_roles
 from flowrl.placement.request import PlacementRequest
+from flowrl.placement.workload import Workload
 from flowrl.plan.plan import Layout, Memory, Pool, Rejected, RolePlacement
 
 _LEAVING_ORDER = (Kind.GENERATOR, Kind.REWARD, Kind.FUNCTION, Kind.SCORER, Kind.TRAINER)
@@ -51,7 +52,7 @@ class Layouts:
         self, graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]
     ) -> None:
         self.graph, self.cluster, self.request, self.shapes = graph, cluster, request, shapes
-        self._cache: dict[tuple[object, ...], tuple[Pool, tuple[Memory, ...], dict[str, tuple[Rejected, ...]]]] = {}
+        self._work = Workload(graph, shapes, request)
 
     def lay_out(self, option: Option) -> Laid:
         on_cpu = any(draft.group.device.is_cpu for draft in option.pools)
@@ -65,10 +66,13 @@ class Layouts:
             pools = [self._resident(pool) for pool in pools]
         host = host_pool(self.graph)
         every = (*pools, *([host] if host is not None else ()))
-        return Laid(every, self._memory(every), passed_over)
+        needed = memory(self.graph, every, self.shapes, self.cluster, request=self.request)
+        return Laid(every, needed, passed_over)
 
-    def _memory(self, pools: Sequence[Pool]) -> tuple[Memory, ...]:
-        return memory(self.graph, pools, self.shapes, self.cluster, request=self.request)
+    def _on_devices(self, pool: Pool) -> tuple[Memory, ...]:
+        """What the pool needs on its devices, with no other pool in sight."""
+        placed = placed_roles(self.graph, pool, self.shapes, self.cluster, self.request)
+        return pool_memory(self._work, pool, placed, limit_bytes(pool, (pool,), self.cluster))
 
     def _pool(self, draft: Draft) -> tuple[Pool, dict[str, tuple[Rejected, ...]]]:
         roles: list[RolePlacement] = []
@@ -123,7 +127,7 @@ class Layouts:
             device=draft.group.device.name,
             roles=(RolePlacement(role=role.name, layout=layout),),
         )
-        return next((each for each in self._memory((pool,)) if each.peak_bytes > each.limit_bytes), None)
+        return next((each for each in self._on_devices(pool) if each.peak_bytes > each.limit_bytes), None)
 
     def _resident(self, pool: Pool) -> Pool:
         """The pool with as few roles offloaded as fit; all that may leave, if nothing fits."""
@@ -133,7 +137,7 @@ class Layouts:
         movable.sort(key=lambda name: _LEAVING_ORDER.index(self.graph.role(name).kind))
         for count in range(len(movable) + 1):
             tried = _with_offloaded(pool, movable[:count])
-            if all(entry.peak_bytes <= entry.limit_bytes for entry in self._memory((tried,))):
+            if all(entry.peak_bytes <= entry.limit_bytes for entry in self._on_devices(tried)):
                 return tried
         return _with_offloaded(pool, movable)
 

@@ -44,17 +44,21 @@ def memory(
     `request` gives origins and assumptions, `decisions` the ids that origins name.
     """
     request = request or PlacementRequest()
+    everyone = [
+        (pool, placed_roles(graph, pool, shapes, cluster, request, decisions)) for pool in pools if pool.devices
+    ]
     work = Workload(graph, shapes, request)
-    found: list[Memory] = []
-    everyone: list[tuple[Pool, tuple[Placed, ...]]] = []
-    for pool in pools:
-        if not pool.devices:
-            continue
-        placed = placed_roles(graph, pool, shapes, cluster, request, decisions)
-        everyone.append((pool, placed))
-        limit = limit_bytes(pool, pools, cluster)
-        found.extend(_PoolMemory(work, pool, placed, limit).phases())
-    return (*found, *host_memory(everyone, cluster))
+    on_devices = (
+        entry
+        for pool, placed in everyone
+        for entry in pool_memory(work, pool, placed, limit_bytes(pool, pools, cluster))
+    )
+    return (*on_devices, *host_memory(everyone, cluster))
+
+
+def pool_memory(work: Workload, pool: Pool, placed: tuple[Placed, ...], limit: int) -> tuple[Memory, ...]:
+    """The phases of one pool on its devices."""
+    return tuple(_PoolMemory(work, pool, placed, limit).phases())
 
 
 def limit_bytes(pool: Pool, pools: Sequence[Pool], cluster: Cluster) -> int:
@@ -191,7 +195,9 @@ def _alike(pool: Pool, placed: Sequence[Placed]) -> Iterator[tuple[str, dict[str
     dp and pp (Megatron Core's default order), so stages are contiguous blocks."""
     by_stages: dict[tuple[int, ...], list[str]] = {}
     count = len(pool.devices)
-    for index, device in enumerate(pool.devices):
+    if all(each.layout.pp == 1 for each in placed):
+        by_stages[(0,) * len(placed)] = list(pool.devices)
+    for index, device in enumerate(() if by_stages else pool.devices):
         key = tuple(index * each.layout.pp // count for each in placed)
         by_stages.setdefault(key, []).append(device)
     for key, devices in by_stages.items():

@@ -15,7 +15,7 @@ from flowrl.placement.rates import DISK_BYTES_PER_SECOND, SYNC_SECONDS, rate_inp
 from flowrl.placement.workload import Workload
 from flowrl.plan.plan import LedgerLine, Pool
 
-HOST_SECONDS = {Kind.DATA: 1e-4, Kind.REWARD: 1e-3, Kind.ESTIMATOR: 2e-5, Kind.FILTER: 2e-5}
+HOST_SECONDS = {Kind.DATA: 1e-4, Kind.REWARD: 2e-4, Kind.ESTIMATOR: 2e-5, Kind.FILTER: 2e-5}
 """Of one row on the host, if `assume:` says nothing. Assumed."""
 OTHER_HOST_SECONDS = 1e-3
 

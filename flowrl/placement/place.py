@@ -32,4 +32,4 @@ def place(graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Map
     found = Placement(pools=best.laid.pools, decisions=decisions, memory=needed)
     if best.laid.fits:
         return found
-    return replace(found, diagnostics=(explain(graph, cluster, request, shapes, found, best.seconds),))
+    return replace(found, diagnostics=(explain(graph, cluster, request, shapes, found, best),))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Graph, Kind, Role
@@ -111,23 +112,30 @@ def model_inputs(placed: Placed) -> dict[str, Given]:
     H hidden · q, k widths of queries and of keys · F feed-forward · n heads · V outputs per token · E experts ·
     e experts per token · w bytes of a weight in compute · dp, tp, pp of the layout.
     """
-    shape, card, where = placed.model, placed.model.origin, placed.layout_origin
+    where = placed.layout_origin
     return {
-        "P": Given(shape.parameters, card),
-        "Pa": Given(shape.active_parameters, card),
-        "R": Given(shape.root_parameters, card),
-        "Lp": Given(shape.layer_parameters, card),
-        "L": Given(shape.layers, card),
-        "H": Given(shape.hidden, card),
-        "q": Given(shape.q_width, card),
-        "k": Given(shape.kv_width, card),
-        "F": Given(shape.ffn, card),
-        "n": Given(shape.heads, card),
-        "V": Given(shape.output_width, card),
-        "E": Given(max(1, shape.experts), card),
-        "e": Given(max(1, shape.experts_per_token), card),
+        **_shape_inputs(placed.model),
         "w": Given(placed.dtype_bytes, placed.dtype_origin),
         "dp": Given(placed.layout.dp, where),
         "tp": Given(placed.layout.tp, where),
         "pp": Given(placed.layout.pp, where),
     }
+
+
+@lru_cache(maxsize=256)
+def _shape_inputs(shape: ModelShape) -> Mapping[str, Given]:
+    values = {
+        "P": shape.parameters,
+        "R": shape.root_parameters,
+        "Lp": shape.layer_parameters,
+        "L": shape.layers,
+        "H": shape.hidden,
+        "q": shape.q_width,
+        "k": shape.kv_width,
+        "F": shape.ffn,
+        "n": shape.heads,
+        "V": shape.output_width,
+        "E": max(1, shape.experts),
+        "e": max(1, shape.experts_per_token),
+    }
+    return {name: Given(value, shape.origin) for name, value in values.items()}

@@ -6,14 +6,12 @@ Each edit is a key of the flow with a new value. Whether it helps is found by pl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from flowrl.graph.graph import Graph, Kind, Op, Role
 from flowrl.graph.params import ForwardParams, ScoreParams, UpdateParams
 from flowrl.machine.cluster import Cluster
-from flowrl.placement.placed import needs_devices
 from flowrl.placement.request import Mode, PlacementRequest
 
 SMALLEST_MICRO_BATCH_TOKENS = 512
@@ -23,88 +21,97 @@ MOST_TIMES_NODES = 16
 Situation = tuple[Graph, Cluster, PlacementRequest]
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """`text` is what to write. `steps` are ever stronger forms of the edit; the first that fits is the one shown."""
-
-    key: str
-    steps: tuple[tuple[str, Callable[[Situation], Situation]], ...]
+Step = tuple[str, Callable[[Situation], Situation]]
+Edit = tuple[Step, ...]
+"""Ever stronger forms of one edit, each with the text to write; the first that fits is the one shown."""
 
 
-def edits(situation: Situation) -> Iterator[Edit]:
-    """Every edit worth trying, in a fixed order."""
+def edits(situation: Situation, guilty: frozenset[str]) -> Iterator[Edit]:
+    """Every edit worth trying, in a fixed order: one role's, then the same on all roles, then placement and cluster.
+    `guilty` are the roles with a part in some phase that does not fit; others can't help."""
     graph, cluster, request = situation
-    for role in graph.roles:
-        if not needs_devices(role):
-            continue
-        yield from _of_role(graph, role)
+    roles = [role for role in graph.roles if role.name in guilty]
+    for role in roles:
+        if role.kind is Kind.GENERATOR and role.backend == "vllm":
+            yield _kv_fraction(role)
+        if role.engine.offload is False:
+            yield ((f"roles.{role.name}.engine.offload: true", _engine((role.name,), offload=None)),)
+    trained = [role.name for role in roles if role.trainable and role.engine.recompute != "full"]
+    yield from (_recompute((name,)) for name in trained)
+    batched = [op for op in graph.ops if isinstance(op.params, UpdateParams | ForwardParams | ScoreParams)]
+    batched = [op for op in batched if any(op.role == role.name for role in roles)]
+    yield from (_micro_batch((op,)) for op in batched)
+    if len(trained) > 1:
+        yield _recompute(tuple(trained))
+    if len(batched) > 1:
+        yield _micro_batch(tuple(batched))
     if request.mode is not Mode.AUTO:
         auto = replace(request, mode=Mode.AUTO, pools=(), pin={})
-        yield Edit("placement", (("auto", lambda s: (s[0], s[1], auto)),))
+        yield (("placement: auto", lambda s: (s[0], s[1], auto)),)
     if not any(group.device.is_cpu for group in cluster.groups):
-        yield from _of_cluster(cluster, request)
+        yield _more_nodes(cluster, request)
 
 
-def _of_role(graph: Graph, role: Role) -> Iterator[Edit]:
-    name = role.name
-    if role.kind is Kind.GENERATOR and role.backend == "vllm":
-        yield _kv_fraction(role)
-    if role.trainable and role.engine.recompute != "full":
-        yield Edit(f"roles.{name}.engine.recompute", (("full", _engine(name, recompute="full")),))
-    if role.engine.offload is False:
-        yield Edit(f"roles.{name}.engine.offload", (("true", _engine(name, offload=None)),))
-    for op in graph.ops:
-        if op.role == name and isinstance(op.params, UpdateParams | ForwardParams | ScoreParams):
-            yield _micro_batch(op, role)
+def _recompute(names: tuple[str, ...]) -> Edit:
+    text = f"roles.{names[0]}.engine.recompute: full"
+    if len(names) > 1:
+        text = f"engine.recompute: full of all {len(names)} trainers"
+    return ((text, _engine(names, recompute="full")),)
 
 
-def _micro_batch(op: Op, role: Role) -> Edit:
-    assert isinstance(op.params, UpdateParams | ForwardParams | ScoreParams)
-    key = f"roles.{op.role}.micro_batch_tokens"
-    if role.kind is Kind.TRAINER:
-        key = f"roles.{op.role}.{op.method}.micro_batch_tokens"
-    sizes: list[int] = []
-    tokens = op.params.micro_batch_tokens // 2
+def _micro_batch(ops: tuple[Op, ...]) -> Edit:
+    """Half, a quarter, … of the smallest micro-batch among `ops`."""
+    first = ops[0].id if ops[0].method in ("update", "log_probs", "values") else ops[0].role
+    label = f"roles.{first}.micro_batch_tokens" if len(ops) == 1 else "micro_batch_tokens"
+    whose = "" if len(ops) == 1 else f" of all {len(ops)} ops"
+    steps: list[Step] = []
+    tokens = min(_tokens(op) for op in ops) // 2
     while tokens >= SMALLEST_MICRO_BATCH_TOKENS:
-        sizes.append(tokens)
+        steps.append((f"{label}: {tokens}{whose}", _params(frozenset(op.id for op in ops), tokens)))
         tokens //= 2
-    return Edit(key, tuple((str(size), _params(op.id, size)) for size in sizes))
+    return tuple(steps)
+
+
+def _tokens(op: Op) -> int:
+    assert isinstance(op.params, UpdateParams | ForwardParams | ScoreParams)
+    return op.params.micro_batch_tokens
 
 
 def _kv_fraction(role: Role) -> Edit:
-    """Smaller leaves room for others, larger gives an engine that can't start its room."""
+    """Smaller leaves room for others; larger gives room to an engine that can't start. The nearest first."""
     now = round(role.engine.kv_fraction * 20)
     lower = [n / 20 for n in range(now - 1, round(SMALLEST_KV_FRACTION * 20) - 1, -1)]
     higher = [n / 20 for n in range(now + 1, 20)]
-    steps = sorted((*lower, *higher), key=lambda share: abs(share - role.engine.kv_fraction))
+    shares = sorted((*lower, *higher), key=lambda share: abs(share - role.engine.kv_fraction))
     key = f"roles.{role.name}.engine.kv_fraction"
-    return Edit(key, tuple((f"{share:.2f}", _engine(role.name, kv_fraction=share)) for share in steps))
+    return tuple((f"{key}: {share:.2f}", _engine((role.name,), kv_fraction=share)) for share in shares)
 
 
-def _of_cluster(cluster: Cluster, request: PlacementRequest) -> Iterator[Edit]:
+def _more_nodes(cluster: Cluster, request: PlacementRequest) -> Edit:
     """Twice, four times … the nodes. Explicit pools do not grow by themselves, so they are left out."""
     if request.mode is Mode.POOLS or len(cluster.groups) != 1:
-        return
+        return ()
     nodes = cluster.groups[0].nodes
-    times = [2, 4, 8, MOST_TIMES_NODES]
-    yield Edit("cluster.nodes", tuple((str(nodes * n), _nodes(nodes * n)) for n in times))
+    return tuple((f"cluster.nodes: {nodes * n}", _nodes(nodes * n)) for n in (2, 4, 8, MOST_TIMES_NODES))
 
 
-def _engine(name: str, **changes: object) -> Callable[[Situation], Situation]:
+def _engine(names: tuple[str, ...], **changes: object) -> Callable[[Situation], Situation]:
     def apply(situation: Situation) -> Situation:
         graph, cluster, request = situation
-        roles = tuple(
-            replace(role, engine=replace(role.engine, **changes)) if role.name == name else role for role in graph.roles
-        )
+        roles = tuple(_changed(role, changes) if role.name in names else role for role in graph.roles)
         return replace(graph, roles=roles), cluster, request
 
     return apply
 
 
-def _params(id: str, tokens: int) -> Callable[[Situation], Situation]:
+def _changed(role: Role, changes: dict[str, object]) -> Role:
+    return replace(role, engine=replace(role.engine, **changes))
+
+
+def _params(ids: frozenset[str], tokens: int) -> Callable[[Situation], Situation]:
     def apply(situation: Situation) -> Situation:
         graph, cluster, request = situation
-        ops = tuple(_smaller(op, tokens) if op.id == id else op for op in graph.ops)
+        ops = tuple(_smaller(op, tokens) if op.id in ids else op for op in graph.ops)
         return replace(graph, ops=ops), cluster, request
 
     return apply

@@ -38,12 +38,18 @@ class Candidate:
 
 
 def search(
-    graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]
+    graph: Graph,
+    cluster: Cluster,
+    request: PlacementRequest,
+    shapes: Mapping[str, ModelShape],
+    *,
+    only: str | None = None,
 ) -> tuple[Candidate, list[Candidate]]:
-    """The best candidate and all that were tried, in their order. Raises FlowError as `place` says."""
+    """The best candidate and all that were tried, in their order; of the option labelled `only`, if it is given.
+    Raises FlowError as `place` says."""
     check_request(graph, cluster, request, shapes)
     work, layouts = Workload(graph, shapes, request), Layouts(graph, cluster, request, shapes)
-    found = options(graph, cluster, request)
+    found = [option for option in options(graph, cluster, request) if only in (None, option.label)]
     if not found:
         raise FlowError(_nothing_left(cluster, request))
     tried: list[Candidate] = []

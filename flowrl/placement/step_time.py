@@ -87,6 +87,6 @@ def _order(graph: Graph) -> list[str]:
     digraph: nx.DiGraph[str] = nx.DiGraph()
     digraph.add_nodes_from(op.id for op in graph.ops)
     for edge in graph.edges:
-        if edge.kind in (EdgeKind.DATA, EdgeKind.STATE):
+        if edge.kind in (EdgeKind.DATA, EdgeKind.STATE) and edge.tokens == 0:
             digraph.add_edge(edge.source, edge.target)
     return list(nx.topological_sort(digraph))
