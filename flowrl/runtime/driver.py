@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -154,7 +154,11 @@ class Driver:
         if completion.error is not None:
             raise failure(self._stage, completion, self._setup.run_folder)
         trained = self._state.completed(completion)
-        self._book.see(completion, trained)
+        try:
+            self._book.see(completion, trained)
+        except Exception as error:  # the rows that samples.jsonl shows could not be had: their rank has died
+            failed = replace(completion, error=error)
+            raise failure(self._stage, failed, self._setup.run_folder) from error
         self.spans.append(self._span(completion))
         self._executor.complete(firing)
 

@@ -31,7 +31,7 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     made_with: int | None
     """Weight version that answered them; null where the answers are the data set's."""
     version: int
-    """Weight version that they were trained on."""
+    """Weight version that was the newest when the step's training began."""
 
 
 def entries(stage: str, step: int, trained: Sequence[Trained]) -> tuple[LedgerEntry, ...]:

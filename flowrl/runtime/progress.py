@@ -65,6 +65,8 @@ class _Pace:
         parts = [*self._rewards(report)]
         if report.tokens:
             parts.append(f"{report.tokens_per_second:,.0f} tokens/s")
+        elif report.samples:
+            parts.append(f"{report.samples_per_second:,.0f} samples/s")
         left = max(self.steps - report.step, 0) * sum(self._seconds) / len(self._seconds)
         return " · ".join([*parts, f"{report.seconds:.1f} s", f"left {duration(left)}"])
 

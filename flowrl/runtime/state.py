@@ -45,7 +45,8 @@ class Trained:
     made_with: int | None
     """The weight version that the samples were made with; None where they come from a data set."""
     version: int
-    """The weight version that the update started from."""
+    """The newest weight version when the step's training began: published for the samples' generator up to the step
+    before. It less `made_with` is the samples' lag."""
 
 
 class StageState:
@@ -59,7 +60,6 @@ class StageState:
         self._layouts = {placed.role: placed.layout for pool in stage.pools for placed in pool.roles}
         self._made_with: dict[tuple[str, int], int] = {}
         self._trained: dict[tuple[str, int], Trained] = {}
-        self._first_version: dict[tuple[str, int], int] = {}
 
     def work(self, firing: Firing, save_to: Path | None) -> Work | None:
         """What to submit; None if there is nothing to do: an idle firing, or weights that are already there."""
@@ -100,9 +100,8 @@ class StageState:
 
     def step_done(self, step: int) -> None:
         self.records.step_done(step)
-        for table in (self._made_with, self._first_version):
-            for key in [key for key in table if key[1] <= step]:
-                del table[key]
+        for key in [key for key in self._made_with if key[1] <= step]:
+            del self._made_with[key]
 
     def made_with(self, op: Op, step: int) -> int | None:
         """The weight version behind the samples that `op` reads or makes; None on rows of a data set."""
@@ -145,12 +144,12 @@ class StageState:
         self.cursors.advance(op.id, completion.work.firing.step, max([completion.work.prompt_start + count, *given]))
 
     def _training(self, op: Op, step: int, rows: tuple[IntArray, IntArray, IntArray]) -> Trained:
-        version = self._first_version.setdefault((op.role, step), self._published(op.role))
         data = self.records.data_of(op).id
+        space = self.records.space(op)
+        generator = None if space is None else self._graph.op(space).role
+        edges = [edge for edge, receiver in self._receivers.items() if receiver.role == generator]
+        version = max((self.edges[edge].at_end(step - 1) for edge in edges), default=0)
         return Trained(op.id, data, step, *rows, made_with=self.made_with(op, step), version=version)
-
-    def _published(self, role: str) -> int:
-        return max((self.edges[e].published.now for e, i in self._senders.items() if i.role == role), default=0)
 
     def _held(self, role: str) -> int:
         return max((self.edges[e].held for e, i in self._receivers.items() if i.role == role), default=0)

@@ -23,7 +23,7 @@ class StepReport:
     seconds: float
     metrics: dict[str, float]
     tokens: int
-    """Tokens of the samples that the step made (of those it trained on where it makes none)."""
+    """Tokens of the samples that the step made; where it makes none, of those it trained on, if its trainer says."""
     samples: int
     """Samples that the step trained on."""
     ledger: tuple[LedgerEntry, ...]
@@ -49,6 +49,7 @@ class StepBook:
         self._completions: dict[int, list[dict[str, tuple[float, float]]]] = {}
         self._trained: dict[int, list[Trained]] = {}
         self._tokens: dict[int, int] = {}
+        self._trained_tokens: dict[int, int] = {}
 
     def see(self, completion: Completion, trained: Trained | None) -> None:
         """Take in a completion without error."""
@@ -60,6 +61,8 @@ class StepBook:
         self._completions.setdefault(firing.step, []).append(named(completion.metrics, op.role, op.label))
         if trained is not None:
             self._trained.setdefault(firing.step, []).append(trained)
+            tokens = int(completion.metrics.get("tokens", (0.0, 0.0))[0])
+            self._trained_tokens[firing.step] = self._trained_tokens.get(firing.step, 0) + tokens
         if op.label is None and self._graph.role(op.role).kind is Kind.GENERATOR:
             made = sum(int(p.token_lengths.sum()) for p in completion.parts if p.token_lengths is not None)
             self._tokens[firing.step] = self._tokens.get(firing.step, 0) + made
@@ -68,6 +71,7 @@ class StepBook:
         """The step is whole: everything known about it, which is forgotten here."""
         trained = self._trained.pop(step, [])
         merged = merge(self._completions.pop(step, []))
+        made, taken = self._tokens.pop(step, 0), self._trained_tokens.pop(step, 0)
         lag = lag_of(trained)
         return StepReport(
             stage=self._stage,
@@ -75,7 +79,7 @@ class StepBook:
             epilogue=step > self._steps,
             seconds=seconds,
             metrics=values(merged) | ({} if lag is None else {"lag": lag}),
-            tokens=self._tokens.pop(step, 0) or _tokens_trained(merged, trained),
+            tokens=made or taken,
             samples=len({i for rows in trained for i in rows.ids.tolist()}),
             ledger=entries(self._stage, step, trained),
             sample_lines=tuple(
@@ -90,10 +94,3 @@ def lag_of(trained: Sequence[Trained]) -> float | None:
     ages = [(rows.version - rows.made_with, len(rows.ids)) for rows in trained if rows.made_with is not None]
     count = sum(n for _, n in ages)
     return sum(age * n for age, n in ages) / count if count else None
-
-
-def _tokens_trained(metrics: dict[str, tuple[float, float]], trained: Sequence[Trained]) -> int:
-    """Without generation: the weight of a trainer's loss, which is the number of tokens it was taken over."""
-    return int(
-        sum(metrics[f"{op}.loss"][1] for op in sorted({r.op.split(".")[0] for r in trained}) if f"{op}.loss" in metrics)
-    )

@@ -20,8 +20,8 @@ RUN = StageRun(steps=5, checkpoint_every_steps=2, loggers=(), samples_logged=2)
 def _two_stages() -> Plan:
     graph = grpo_graph(updates=2, val_every=2)
     return make_plan(
-        stage_plan(sft_graph(), run=structs.replace(RUN, steps=3)),
-        stage_plan(graph, split(graph), run=RUN),
+        stage_plan(sft_graph(), run=structs.replace(RUN, steps=2)),
+        stage_plan(graph, split(graph), run=structs.replace(RUN, steps=3)),
     )
 
 
@@ -34,9 +34,9 @@ def test_killed_before_any_piece_of_work_it_goes_on_as_if_nothing_had_been(tmp_p
         result = resume_fakes(folder)
         assert result.state is RunStatus.FINISHED
         assert logs_of(folder) == logs_of(whole.folder), f"killed before work {works}"
-        assert trained_state(folder, "grpo", 5) == trained_state(whole.folder, "grpo", 5)
+        assert trained_state(folder, "grpo", 3) == trained_state(whole.folder, "grpo", 3)
         works += 1
-    assert works > 40
+    assert works > 30
 
 
 def test_a_resumed_run_may_be_killed_again(tmp_path: Path) -> None:
