@@ -9,6 +9,7 @@ README.md gets the picture of a plan, docs/reference/flow.md the keys of the lan
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,13 +21,16 @@ from flowrl.diag.catalogue import CODES
 ROOT = Path(__file__).resolve().parents[1]
 PICTURED = "examples/ppo_7b.yaml"
 PICTURE_WIDTH = 100
+TEMPLATE = "Template"
+"""Stands beside the type of every scalar in the schema; FLOW_HEAD says it once."""
 Json = Mapping[str, Any]
 
 FLOW_HEAD = """# What may stand in a flow
 
 Every key with its type, unit and default, made from the documents in `flowrl/spec/` (`flowrl schema` prints the same as
 a JSON Schema). A key that is not listed is an error. A listed key that is not carried out yet is an error as well, with
-a code of its own.
+a code of its own. Any scalar may be a template in quotes, `"{{ … }}"`, over `vars`; the result has the type that stands
+here.
 
 A role's `kind` may be left out for `actor_train` and `critic` (trainer), `actor_infer` (generator), `reference`
 (scorer), `reward` (reward) and `advantage` (estimator). An edge is written `a, b -> c` (data), `a => b` (weights) or
@@ -35,9 +39,9 @@ A role's `kind` may be left out for `actor_train` and `critic` (trainer), `actor
 
 CODES_HEAD = """# Codes
 
-`flowrl explain CODE` prints a page. Ranges: FR00 files and YAML · FR01 schema · FR02 names and types · FR03 graph shape ·
-FR04 models and layouts · FR05 placement and memory · FR06 schedule · FR07 plan file · FR08 backends · FR09 run time ·
-FR99 internal.
+`flowrl explain CODE` prints a page. Ranges: FR00 files and YAML · FR01 schema · FR02 names and types · FR03 graph
+shape · FR04 models and layouts · FR05 placement and memory · FR06 schedule · FR07 plan file · FR08 backends · FR09 run
+time · FR99 internal.
 
 | code | headline | kind | exit code |
 |---|---|---|---|
@@ -74,19 +78,26 @@ def flow() -> str:
 
 def title(name: str) -> str:
     """`TrainerRole` → Trainer role, `KlDocument` → Kl."""
-    bare = name.removesuffix("Document")
-    return bare.removesuffix("Role") + " role" if bare.endswith("Role") else bare
+    words = re.findall("[A-Z][a-z]*", name.removesuffix("Document"))
+    return " ".join(words).capitalize()
 
 
 def section(name: str, definition: Json) -> str:
     """A heading, what the document is for, and a table of its keys; nothing for a definition without keys."""
+    definition = long_form(definition)
     properties = cast("Mapping[str, Json]", definition.get("properties", {}))
     if not properties:
         return ""
     required = set(cast("list[str]", definition.get("required", [])))
     rows = [row(key, value, key in required) for key, value in properties.items()]
-    head = f"\n## {name}\n\n{one_line(definition)}\n\n| key | type | meaning |\n|---|---|---|\n"
-    return head + "\n".join(rows) + "\n"
+    parts = [f"## {name}", one_line(definition), "\n".join(["| key | type | meaning |", "|---|---|---|", *rows])]
+    return "".join(f"\n{part}\n" for part in parts if part)
+
+
+def long_form(definition: Json) -> Json:
+    """The mapping among the forms of a definition: an edge is a string or a mapping."""
+    forms = cast("list[Json]", definition.get("anyOf", []))
+    return next((form for form in forms if "properties" in form), definition)
 
 
 def row(key: str, value: Json, required: bool) -> str:
@@ -102,6 +113,8 @@ def type_of(value: Json) -> str:
     """A short word for the type of a schema's value."""
     if "$ref" in value:
         name = title(str(value["$ref"]).rpartition("/")[2])
+        if name == TEMPLATE:
+            return name
         return f"[{name}](#{name.lower().replace(' ', '-')})"
     if "enum" in value or "const" in value:
         choices = cast("list[object]", value.get("enum", [value.get("const")]))
@@ -109,7 +122,7 @@ def type_of(value: Json) -> str:
     for union in ("anyOf", "oneOf"):
         if union in value:
             parts = [type_of(part) for part in cast("list[Json]", value[union])]
-            return " or ".join(dict.fromkeys(part for part in parts if part != "null"))
+            return " or ".join(dict.fromkeys(part for part in parts if part not in ("null", TEMPLATE)))
     kind = str(value.get("type", "any"))
     if kind == "array":
         return f"list of {type_of(cast('Json', value.get('items', {})))}"
