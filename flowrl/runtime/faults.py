@@ -92,5 +92,8 @@ def last_line(error: BaseException) -> str:
 
 
 def _where_raised(error: BaseException) -> list[str]:
+    told = getattr(error, "where", None)
+    if told is not None:  # it comes from another process, which has kept its traceback
+        return [told]
     frames = traceback.extract_tb(error.__traceback__)
     return [f"raised in {frames[-1].name}, {Path(frames[-1].filename).name}:{frames[-1].lineno}"] if frames else []

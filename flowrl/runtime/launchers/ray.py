@@ -7,6 +7,8 @@ pass through the driver as bytes, which is Ray's way; larger ones stay in the sh
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -35,6 +37,8 @@ START_SECONDS = 600.0
 """Most that ranks may take to load models and engines."""
 CLOSE_SECONDS = 3.0
 """What ranks get to end by themselves before their processes are killed."""
+KILL_SECONDS = 2.0
+"""What Ray gets to kill them."""
 PEEK_SECONDS = 60.0
 
 
@@ -64,6 +68,8 @@ class RayLauncher:
         self._groups: dict[str, PoolGroup] = {}
         self._ranks: dict[str, Ranks] = {}
         self._actors: list[Any] = []
+        self._processes: list[int] = []
+        """Of the actors on this host."""
         self._clerk: Any = None
         self._edges: WeightEdges | None = None
         self._flights: dict[Any, _Flight] = {}
@@ -105,7 +111,8 @@ class RayLauncher:
         if not ray.is_initialized():
             return
         with suppress(Exception):  # what is dead already cannot be told to close
-            self._end(actors)
+            self._end([*actors, *([] if self._clerk is None else [self._clerk])])
+        self._kill_processes()
         if self._edges is not None:
             self._edges.close()
         release(self._groups)
@@ -127,8 +134,7 @@ class RayLauncher:
         ]
         for setup in setups:
             self._make_actors(setup, sum(other.pool == setup.pool for other in setups))
-        self._clerk = _remote(Clerk, actor_options(None, 0, 1, {}))
-        self._actors.append(self._clerk)
+        self._clerk = _remote(Clerk, actor_options(None, 0, 1))
         places = self._places()
         waiting: list[Any] = []
         for setup in setups:
@@ -139,7 +145,7 @@ class RayLauncher:
     def _make_actors(self, setup: RoleSetup, roles: int) -> None:
         group = self._groups.get(setup.pool)
         actors = tuple(
-            _remote(RankActor, actor_options(group, one.rank, roles, _environment(one)), one.rank)
+            _remote(RankActor, actor_options(group, one.rank, roles), one.rank, _environment(one))
             for one in setup.ranks
         )
         self._actors += actors
@@ -147,10 +153,14 @@ class RayLauncher:
 
     def _places(self) -> dict[str, list[Address]]:
         """Where every actor came up; all come up at once."""
+        import ray
+
         asked = {role: [actor.address.remote() for actor in ranks.actors] for role, ranks in self._ranks.items()}
         places = {role: [self._get(reference, role) for reference in refs] for role, refs in asked.items()}
+        here = ray.get_runtime_context().get_node_id()
         for role, found in places.items():
             self._ranks[role] = replace(self._ranks[role], nodes=tuple(place.node for place in found))
+            self._processes += [place.pid for place in found if place.node == here]
         return places
 
     def _start_ranks(self, setup: RoleSetup, places: list[Address], restore: Path | None) -> list[Any]:
@@ -255,10 +265,29 @@ class RayLauncher:
         import ray
 
         if not self._failed:
-            closing = [actor.close.remote() for actor in actors if actor is not self._clerk]
+            closing = [actor.close.remote() for actor in actors]
             ray.wait(closing, num_returns=max(1, len(closing)), timeout=CLOSE_SECONDS)
         for actor in actors:
             ray.kill(actor, no_restart=True)
+
+    def _kill_processes(self) -> None:
+        """A stopped process does not hear Ray; the kernel it obeys."""
+        processes, self._processes = self._processes, []
+        deadline = time.monotonic() + KILL_SECONDS
+        while processes and time.monotonic() < deadline:
+            processes = [process for process in processes if _is_alive(process)]
+            time.sleep(0.02)
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _located(setup: RoleSetup, device: str) -> RoleSetup:

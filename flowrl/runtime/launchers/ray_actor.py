@@ -12,7 +12,7 @@ import pickle
 import socket
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
@@ -65,7 +65,10 @@ class Outcome:
 class RankActor:
     """See the module. Every method but `address` returns an Outcome, `run`, `rows` and `export` also their rows."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, environment: Mapping[str, str]) -> None:
+        """`environment` is set before the rank's libraries are loaded. (Ray could do it, and would then start every
+        process anew instead of taking one that it holds ready.)"""
+        os.environ.update(environment)
         self._rank = rank
         self._worker: RoleWorker | None = None
         self._buffers: dict[str, SharedBuffer] = {}
@@ -197,6 +200,9 @@ class Clerk:
 
     def peek(self, batch: Batch, fields: Sequence[str], ids: Sequence[int]) -> Batch:
         return rows_with(batch, fields, ids)
+
+    def close(self) -> None:
+        return
 
 
 def _portable(error: Exception, rank: int) -> Exception:

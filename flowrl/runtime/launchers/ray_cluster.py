@@ -99,13 +99,13 @@ def release(groups: dict[str, PoolGroup]) -> None:
     groups.clear()
 
 
-def actor_options(group: PoolGroup | None, rank: int, roles: int, environment: dict[str, str]) -> dict[str, Any]:
+def actor_options(group: PoolGroup | None, rank: int, roles: int) -> dict[str, Any]:
     """Ray's options for the actor of a rank: its device, or an equal share of it if several roles take turns on the
     pool; without a group (the pool `host`) a place beside the driver."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-    options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0, "runtime_env": {"env_vars": environment}}
+    options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0}
     if group is None:
         here = ray.get_runtime_context().get_node_id()
         return options | {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
