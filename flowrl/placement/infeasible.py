@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
 from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
-from flowrl.placement.relax import Edit, Situation, edits
+from flowrl.placement.relax import Edit, Situation, joint_edits, role_edits, wide_edits
 from flowrl.placement.request import Mode, Placement, PlacementRequest
 from flowrl.placement.search import Candidate, search
 from flowrl.plan.plan import LedgerLine, Memory
@@ -99,9 +99,17 @@ def _origin(entry: LedgerLine) -> str:
 
 
 def _fixes(situation: Situation, shapes: Mapping[str, ModelShape], tightest: Memory, best: Candidate) -> list[_Fix]:
-    """Edits that fit, the cheapest in step time first; equal ones in the order of `edits`."""
-    found = [_tried(edit, situation, shapes, tightest, best) for edit in edits(situation, _guilty(best))]
-    return sorted((fix for fix in found if fix is not None), key=lambda fix: fix.added_seconds)[:SHOWN_EDITS]
+    """Edits that fit, the cheapest in step time first; equal ones in the order they are tried."""
+    graph, cluster, request = situation
+
+    def fitting(edits: Iterable[Edit]) -> list[_Fix]:
+        tried = (_tried(edit, situation, shapes, tightest, best) for edit in edits)
+        return [fix for fix in tried if fix is not None]
+
+    guilty = _guilty(best)
+    found = fitting(role_edits(graph, guilty)) or fitting(joint_edits(graph, guilty))
+    found += fitting(wide_edits(cluster, request))
+    return sorted(found, key=lambda fix: fix.added_seconds)[:SHOWN_EDITS]
 
 
 def _guilty(best: Candidate) -> frozenset[str]:

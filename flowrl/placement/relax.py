@@ -26,30 +26,47 @@ Edit = tuple[Step, ...]
 """Ever stronger forms of one edit, each with the text to write; the first that fits is the one shown."""
 
 
-def edits(situation: Situation, guilty: frozenset[str]) -> Iterator[Edit]:
-    """Every edit worth trying, in a fixed order: one role's, then the same on all roles, then placement and cluster.
-    `guilty` are the roles with a part in some phase that does not fit; others can't help."""
-    graph, cluster, request = situation
-    roles = [role for role in graph.roles if role.name in guilty]
-    for role in roles:
+def role_edits(graph: Graph, guilty: frozenset[str]) -> Iterator[Edit]:
+    """Edits of one role or op each. `guilty` are the roles with a part in some phase that does not fit."""
+    for role in _guilty(graph, guilty):
         if role.kind is Kind.GENERATOR and role.backend == "vllm":
             yield _kv_fraction(role)
         if role.engine.offload is False:
             yield ((f"roles.{role.name}.engine.offload: true", _engine((role.name,), offload=None)),)
-    trained = [role.name for role in roles if role.trainable and role.engine.recompute != "full"]
-    yield from (_recompute((name,)) for name in trained)
-    batched = [op for op in graph.ops if isinstance(op.params, UpdateParams | ForwardParams | ScoreParams)]
-    batched = [op for op in batched if any(op.role == role.name for role in roles)]
-    yield from (_micro_batch((op,)) for op in batched)
+    yield from (_recompute((name,)) for name in _recomputing(graph, guilty))
+    yield from (_micro_batch((op,)) for op in _batched(graph, guilty))
+
+
+def joint_edits(graph: Graph, guilty: frozenset[str]) -> Iterator[Edit]:
+    """One edit made on all guilty roles at once, for when no single role's is enough."""
+    trained, batched = _recomputing(graph, guilty), _batched(graph, guilty)
     if len(trained) > 1:
-        yield _recompute(tuple(trained))
+        yield _recompute(trained)
     if len(batched) > 1:
-        yield _micro_batch(tuple(batched))
+        yield _micro_batch(batched)
+
+
+def wide_edits(cluster: Cluster, request: PlacementRequest) -> Iterator[Edit]:
+    """Edits of placement and of the cluster."""
     if request.mode is not Mode.AUTO:
         auto = replace(request, mode=Mode.AUTO, pools=(), pin={})
         yield (("placement: auto", lambda s: (s[0], s[1], auto)),)
     if not any(group.device.is_cpu for group in cluster.groups):
         yield _more_nodes(cluster, request)
+
+
+def _guilty(graph: Graph, names: frozenset[str]) -> list[Role]:
+    return [role for role in graph.roles if role.name in names]
+
+
+def _recomputing(graph: Graph, guilty: frozenset[str]) -> tuple[str, ...]:
+    roles = _guilty(graph, guilty)
+    return tuple(role.name for role in roles if role.trainable and role.engine.recompute != "full")
+
+
+def _batched(graph: Graph, guilty: frozenset[str]) -> tuple[Op, ...]:
+    batched = (op for op in graph.ops if isinstance(op.params, UpdateParams | ForwardParams | ScoreParams))
+    return tuple(op for op in batched if op.role in guilty)
 
 
 def _recompute(names: tuple[str, ...]) -> Edit:
