@@ -50,7 +50,7 @@ def parse_graph(text: str) -> Graph:
     """Read what `print_graph` wrote. ValueError names the line that is not understood."""
     tree: dict[str, Any] = {plural: [] for plural in _LISTS.values()}
     op: dict[str, Any] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         word, names, values = _read(line.strip(), number)

@@ -20,7 +20,7 @@ from flowrl.spec.flow import FlowSpec
 from flowrl.spec.schema import GeneratorRole, RoleDocument, ShapeDocument, TrainerRole
 
 DATA = "data"
-"""The section's name, which no role may take."""
+"""The section's name; the schema lets no role take it."""
 
 
 def lower_stage(spec: FlowSpec, index: int) -> Graph:
@@ -32,7 +32,8 @@ def lower_stage(spec: FlowSpec, index: int) -> Graph:
     _check_roles(stage)
     declared, sites = lower_edges(stage)
     _check_labels(stage, sites)
-    check_weights(stage, declared)
+    if not stage.problems:  # an unknown name alone would make weights edges look wrong
+        check_weights(stage, declared)
     ops = [op for site in sites.values() if (op := _lower(stage, site, declared)) is not None]
     check_inputs(stage, ops)
     if stage.problems:
@@ -66,9 +67,6 @@ def _lower(stage: Stage, site: CallSite, declared: Iterable[Edge]) -> Op | None:
 
 def _check_roles(stage: Stage) -> None:
     for name, role in stage.document.roles.items():
-        if name == DATA:
-            taken = "is the name of the section with the data sets"
-            stage.refuse("FR0205", stage.key_span("roles", name), name=name, taken=taken)
         model = _model_of(role)
         if model is not None and model not in stage.document.models:
             stage.refuse_name("FR0203", stage.span("roles", name, "model"), model, stage.document.models)
