@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from flowrl.execution.critical import critical_circle
 from flowrl.execution.simulate import simulate
 from flowrl.execution.steady import Steady, is_plain, is_save, steady, with_work
 from flowrl.execution.trace import TraceSpan
@@ -19,16 +20,22 @@ from flowrl.program.program import Instruction, Program
 
 
 def estimate(
-    program: Program, durations: Mapping[str, float], graph: Graph, response_tokens: float | None = None
+    program: Program,
+    durations: Mapping[str, float],
+    graph: Graph,
+    response_tokens: float | None = None,
+    steps: int | None = None,
 ) -> Estimate:
     """Estimate a stage.
 
     durations: modelled seconds of each instruction, by id. response_tokens: mean tokens of a response; where it is not
     given, `max_response_tokens` of the rollout stands for it, and 0 in a flow without one. `step_seconds` is the time
-    of a plain step; what validation and checkpoints add is in `lines`. The timeline holds each instruction of the plain
+    of a plain step; what validation and checkpoints add is in `lines`, and with `steps` the time of the whole run. The
+    timeline holds each instruction of the plain
     step once, from the start of the busiest pool's first.
     """
     found = steady(program, durations)
+    seldom = _seldom_lines(program, durations, found.step_seconds)
     samples = graph.step.prompts * graph.step.samples_per_prompt
     tokens, origin = _response_tokens(graph, response_tokens)
     rate = samples / found.step_seconds if found.step_seconds > 0 else 0.0
@@ -39,10 +46,12 @@ def estimate(
         busy=_busy(program, found),
         timeline=_timeline(found),
         durations=dict(durations),
+        critical=_critical(program, durations, found),
         lines=(
             _step_line(found),
             *_rate_lines(samples, tokens, origin, found.step_seconds),
-            *_seldom_lines(program, durations, found.step_seconds),
+            *seldom,
+            *([] if steps is None else [_run_line(steps, found.step_seconds, seldom)]),
         ),
     )
 
@@ -84,6 +93,17 @@ def _timeline(found: Steady) -> tuple[TimelineSpan, ...]:
         for span in found.spans
         if 0 <= span.start_seconds < found.step_seconds
     )
+
+
+def _critical(program: Program, durations: Mapping[str, float], found: Steady) -> tuple[str, ...]:
+    """The critical circle of the plain step, from the instruction that starts first in the timeline."""
+    if found.step_seconds <= 0:
+        return ()
+    working = {i.id: durations[i.id] if is_plain(i) else 0.0 for i in program.instructions}
+    circle = critical_circle(program, working, found.step_seconds)
+    started = [span.instruction for span in found.spans if span.start_seconds >= 0 and span.instruction in circle]
+    first = circle.index(started[0]) if started else 0
+    return circle[first:] + circle[:first]
 
 
 def _step_line(found: Steady) -> LedgerLine:
@@ -141,6 +161,29 @@ def _seldom_lines(program: Program, durations: Mapping[str, float], step_seconds
         )
         for (what, every), group in sorted(groups.items())
     ]
+
+
+def _run_line(steps: int, step_seconds: float, seldom: Sequence[LedgerLine]) -> LedgerLine:
+    """The whole run: validation works in steps 1, 1 + k, … and after the last, checkpoints in steps k, 2 k, …."""
+    inputs: dict[str, float] = {"steps": steps, "step_seconds": step_seconds}
+    terms = ["steps · step_seconds"]
+    total = steps * step_seconds
+    for line in seldom:
+        every = int(line.inputs["every_steps"])
+        times = steps // every if line.what == "checkpoint" else -(-steps // every) + 1
+        name = f"{line.what}_{every}"
+        inputs |= {f"{name}_times": times, f"{name}_seconds": line.value}
+        terms.append(f"{name}_times · {name}_seconds")
+        total += times * line.value
+    return LedgerLine(
+        what="run",
+        role=None,
+        value=total,
+        unit="s",
+        formula=" + ".join(terms),
+        inputs=inputs,
+        origins=dict.fromkeys(inputs, "simulated") | {"steps": "run.steps"},
+    )
 
 
 def _added(program: Program, durations: Mapping[str, float], seldom: Sequence[Instruction]) -> float:

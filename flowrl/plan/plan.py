@@ -57,7 +57,7 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True):
     formula: str
     inputs: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    """Where each input came from: `ppo.yaml:12:5`, `default`, `preset grpo`, `card Qwen/…`, `catalogue`, `decided D2`."""
+    """Where each input came from: `ppo.yaml:12:5`, `default`, `preset grpo`, `card …`, `catalogue …`, `decided D2`."""
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +89,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     timeline: tuple[TimelineSpan, ...]
     durations: dict[str, float]
     """Modelled seconds of each instruction."""
+    critical: tuple[str, ...] = ()
+    """Instructions of the circle that bounds the step, in the order in which each waits for the one before."""
     lines: tuple[LedgerLine, ...] = ()
 
 

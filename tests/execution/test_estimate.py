@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import networkx as nx
 import pytest
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from flowrl.compiler.emit.program import emit
 from flowrl.diag.diagnostic import InternalError
+from flowrl.execution.critical import critical_circle
 from flowrl.execution.estimate import estimate
 from flowrl.execution.steady import steady
 from flowrl.plan.plan import Estimate, StageRun
@@ -48,6 +49,16 @@ def _maximum_cycle_ratio(program: Program, durations: dict[str, float]) -> float
     return max(ratios)
 
 
+def _ratios_of(circle: tuple[str, ...], program: Program, durations: dict[str, float]) -> list[float]:
+    """Ratios of all circles that go through these instructions in this order: arcs may be parallel."""
+    graph = _event_graph(program, durations)
+    ways = [
+        [graph.nodes[arc] for arc in set(graph.successors(a)) & set(graph.predecessors(b))]
+        for a, b in pairwise([*circle, circle[0]])
+    ]
+    return [sum(a["seconds"] for a in way) / sum(a["tokens"] for a in way) for way in product(*ways)]
+
+
 def _is_one_piece(program: Program) -> bool:
     graph = nx.Graph((c.source, c.target) for c in program.channels)
     for stream in program.streams:
@@ -66,6 +77,9 @@ def test_steady_state_is_the_maximum_cycle_ratio(program: Program, seconds: list
     durations = {i.id: float(s) for i, s in zip(program.instructions, seconds, strict=False)}
     found = steady(program, durations)
     assert found.step_seconds == pytest.approx(_maximum_cycle_ratio(program, durations), rel=1e-6, abs=1e-9)
+    if found.step_seconds > 0:
+        circle = critical_circle(program, durations, found.step_seconds)
+        assert found.step_seconds in map(pytest.approx, _ratios_of(circle, program, durations))
 
 
 def test_period_of_several_steps() -> None:
@@ -104,6 +118,13 @@ def test_colocated_step_is_the_sum_of_its_pool() -> None:
 def test_lag_hides_training_behind_generation() -> None:
     on_policy, _ = _ppo_estimate(max_lag=0, split=True)
     one_off, _ = _ppo_estimate(max_lag=1, split=True)
+    assert on_policy.critical[0] == "receive_weights actor_train => actor_infer"
+    assert "run actor_train.update 2/2" in on_policy.critical
+    assert set(one_off.critical) == {
+        "receive_weights actor_train => actor_infer",
+        "run actor_infer.generate",
+        "run actor_infer.generate@val",
+    }
     assert one_off.step_seconds == pytest.approx(21.0)  # receive 1 s, generate 20 s, never waiting
     assert one_off.busy["infer"] == pytest.approx(1.0)
     assert on_policy.step_seconds > one_off.step_seconds
