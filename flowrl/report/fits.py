@@ -10,6 +10,7 @@ from flowrl.report.page import bar, joined, shorten
 
 _BAR = 20
 _WIDE = 80
+_SLIGHT = 0.01
 _LINES = 4
 """Ledger lines shown per group of devices; those of a phase that does not fit stand in full at the top of the page."""
 
@@ -51,9 +52,10 @@ def fullness(memory: Memory) -> float:
 
 
 def largest(memory: Memory, most: int | None) -> list[str]:
-    """`activations 23.4`, the largest first; a line of a role that is not at work names it."""
+    """`activations 23.4`, the largest first, those under one percent left out; a line of a role that is not at work
+    names it."""
     lines = sorted((line for line in memory.lines if line.unit == "bytes"), key=lambda line: -line.value)
-    kept = [line for line in lines if line.value > 0][:most]
+    kept = [line for line in lines if line.value >= _SLIGHT * memory.peak_bytes][:most]
     return [f"{_what(line, memory)} {gib(line.value)}" for line in kept]
 
 

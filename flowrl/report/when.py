@@ -108,7 +108,7 @@ def _durations(row: _Row) -> list[str]:
 
 def _named(row: _Row) -> str:
     """`reward.score 400 ms`: for roles without a bar."""
-    return f"{row.role}.{', '.join(_durations(row))}"
+    return ", ".join(f"{_long_label(instruction)} {seconds(span.seconds)}" for span, instruction in row.spans)
 
 
 def _times(label: str, values: Sequence[float]) -> str:
@@ -119,9 +119,10 @@ def _times(label: str, values: Sequence[float]) -> str:
 
 
 def _label(instruction: Instruction) -> str:
+    """What the role does; a data set, whose op has the role's own name, is read."""
     if instruction.op is None:
         return _LABELS[instruction.kind]
-    return instruction.op.split(".", 1)[1]
+    return instruction.op.removeprefix(f"{instruction.role}.") if instruction.op != instruction.role else "read"
 
 
 def _bound(stage: StagePlan, width: int) -> list[str]:

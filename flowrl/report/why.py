@@ -9,14 +9,16 @@ from flowrl.report.page import wrapped
 
 _MOST = 6
 """Decisions shown; the others are in the JSON."""
+_FORCED = "only_option"
 _REJECTED = 2
 """Rejected options shown for each."""
 
 
 def why(decisions: Sequence[Decision], width: int) -> list[str]:
-    """The decisions that rejected something come first where not all can be shown."""
-    kept = sorted(decisions, key=lambda decision: not decision.rejected)[:_MOST]
-    shown = [decision for decision in decisions if decision in kept]
+    """Decisions that had a choice; those that rejected something come first where not all can be shown."""
+    chosen = [d for place, d in enumerate(decisions) if place == 0 or d.reason != _FORCED]
+    kept = sorted(chosen, key=lambda decision: not decision.rejected)[:_MOST]
+    shown = [decision for decision in chosen if decision in kept]
     ids = max((len(decision.id) for decision in shown), default=0)
     lines = [line for decision in shown for line in _decision(decision, ids, width)]
     if len(decisions) > len(shown):

@@ -76,7 +76,10 @@ def colocated() -> Plan:
         RolePlacement(role="critic", layout=Layout(dp=16)),
         RolePlacement(role="reference", layout=Layout(dp=16), offloaded=True),
     )
-    pools = (Pool(name="all", devices=devices, device="H100-80G", roles=roles), _host("reward", "advantage", "data"))
+    pools = (
+        Pool(name="all", devices=devices, device="H100-80G", roles=roles),
+        _host("reward", "advantage", "data.train", "data.val"),
+    )
     memory = (
         _memory("all", "node0/0 .. node1/7", "actor_infer.generate", 80, [("KV cache", "actor_infer", 48.5)]),
         _memory(
@@ -138,7 +141,7 @@ def split() -> Plan:
     pools = (
         Pool(name="rollout", devices=nodes[0], device="H100-80G", roles=infer),
         Pool(name="train", devices=nodes[1], device="H100-80G", roles=train),
-        _host("reward", "advantage", "data"),
+        _host("reward", "advantage", "data.train", "data.val"),
     )
     graph = replace(
         _with_backends(make_ppo(updates=1, max_lag=1)),
@@ -178,7 +181,7 @@ def two_stages() -> Plan:
     one = Layout()
     sft_pools = (
         Pool(name="all", devices=cpu, device="cpu", roles=(RolePlacement(role="actor_train", layout=one),)),
-        _host("data"),
+        _host("data.train"),
     )
     grpo_pools = (
         Pool(
@@ -187,7 +190,7 @@ def two_stages() -> Plan:
             device="cpu",
             roles=tuple(RolePlacement(role=name, layout=one) for name in ("actor_train", "actor_infer")),
         ),
-        _host("reward", "advantage", "data"),
+        _host("reward", "advantage", "data.train", "data.val"),
     )
     sft = _stage(
         "warmup",

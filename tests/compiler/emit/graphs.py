@@ -21,7 +21,7 @@ KINDS = {
 
 
 def make_op(id: str, firings: int = 1, epochs: int = 1, every_steps: int = 1, start_step: int = 0) -> Op:
-    role, rest = id.split(".", 1)
+    role, rest = (id, "read") if id.startswith("data.") else id.split(".", 1)
     method, _, label = rest.partition("@")
     params = UpdateParams(loss="ppo", updates=firings // epochs, epochs=epochs) if method == "update" else None
     return Op(
@@ -57,7 +57,7 @@ def make_graph(ops: Sequence[Op], edges: Sequence[Edge], step: Step, max_lag: in
     return Graph(
         name="by hand",
         models=(Model(name="policy", source="folder"),),
-        roles=tuple(Role(name=name, kind=KINDS[name], trainable=name in trained) for name in names),
+        roles=tuple(Role(name=name, kind=KINDS[name.partition(".")[0]], trainable=name in trained) for name in names),
         ops=tuple(ops),
         declared=tuple(edge for edge in edges if not edge.derived),
         edges=tuple(edges),
