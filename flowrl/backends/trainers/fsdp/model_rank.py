@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 
 from flowrl.backends.batch import Batch, Ragged
 from flowrl.backends.contract import Call, Metrics, RankSetup
@@ -39,31 +41,40 @@ class ModelRank:
         for _ in range(most(len(own), self.mesh) - len(own)):
             yield dummy(columns, self.setup.device)
 
-    @torch.no_grad()
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Forward passes without a backward one. FSDP2 leaves the root's parameters gathered after a forward pass, for
+        the backward one to come; none comes here, and the gathered copy would outlive an update of the shards."""
+        with torch.no_grad():
+            yield
+        if isinstance(self.module, FSDPModule):
+            self.module.reshard()
+
     def log_probs(self, call: Call, batch: Batch, *, with_entropy: bool) -> dict[str, Ragged]:
         """`log_probs` and `entropy` of the tokens under `loss_mask`, 0 elsewhere: float32, aligned with `tokens`."""
         params = _forward_params(call)
         parts: list[tuple[MicroBatch, tuple[Tensor, ...]]] = []
-        for micro in self.cut(batch, params.micro_batch_tokens):
-            made = forward.log_probs(self.module, micro, params.temperature, with_entropy=with_entropy)
-            parts.append((micro, tuple(m.masked_fill(~micro.mask, 0.0) for m in made if m is not None)))
+        with self.reading():
+            for micro in self.cut(batch, params.micro_batch_tokens):
+                made = forward.log_probs(self.module, micro, params.temperature, with_entropy=with_entropy)
+                parts.append((micro, tuple(m.masked_fill(~micro.mask, 0.0) for m in made if m is not None)))
         names = ("log_probs", "entropy") if with_entropy else ("log_probs",)
         return {name: _collected(batch, parts, index) for index, name in enumerate(names)}
 
-    @torch.no_grad()
     def values(self, call: Call, batch: Batch) -> Ragged:
         """The value of the state before each token, 0 at the first: float32, aligned with `tokens`."""
         budget = _forward_params(call).micro_batch_tokens
-        parts = [(micro, (forward.values(self.module, micro),)) for micro in self.cut(batch, budget)]
+        with self.reading():
+            parts = [(micro, (forward.values(self.module, micro),)) for micro in self.cut(batch, budget)]
         return _collected(batch, parts, 0)
 
-    @torch.no_grad()
     def last_scores(self, batch: Batch, budget_tokens: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         """The scalar head at each row's last token: float32 [rows]."""
         scores = np.zeros(len(batch), dtype=np.float32)
-        for micro in self.cut(batch, budget_tokens):
-            made = forward.last_scores(self.module, micro).cpu().numpy()
-            scores[micro.rows] = made[: len(micro.rows)]
+        with self.reading():
+            for micro in self.cut(batch, budget_tokens):
+                made = forward.last_scores(self.module, micro).cpu().numpy()
+                scores[micro.rows] = made[: len(micro.rows)]
         return scores
 
     def load(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
 from flowrl.backends.contract import Bytes, TensorSpec
@@ -34,6 +35,8 @@ class Part:
 def parts(module: nn.Module) -> Iterator[Part]:
     """This rank's part of each parameter, in the module's order; a tied parameter once, as safetensors has it."""
     for name, parameter in module.named_parameters():
+        if isinstance(module, FSDPModule) and not isinstance(parameter, DTensor):
+            raise InternalError(f"{name} is gathered; its shards are elsewhere")
         yield part_of(name, parameter.detach())
 
 
