@@ -11,7 +11,7 @@ from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
 from flowrl.diag.near import near_names
 from flowrl.graph.graph import Graph, Input, Kind, Op
 from flowrl.graph.records import Records
-from flowrl.graph.signatures import FIELDS, makers
+from flowrl.graph.signatures import FIELDS, OpSignature, makers
 from flowrl.graph.types import Field, dtypes_agree
 
 
@@ -115,7 +115,7 @@ def _fix(graph: Graph, records: Records, op: Op, field: str, here: Sequence[Op])
         return f"`{here[0].id}` makes it: draw the edge `- {here[0].id} -> {op.id}`"
     known = makers(field)
     if known:
-        ops = " or ".join(f"`{s.method}` of {_article(s.kind)}" for s in known)
+        ops = " or ".join(f"`{s.method}` of {_maker(s)}" for s in known)
         return f"it is made by {ops}: draw an edge from there"
     if field in FIELDS:
         return f"no op here makes `{field}`: choose a column for it with `inputs: {{{field}: role.field}}`"
@@ -132,8 +132,10 @@ def _is_data(graph: Graph, op: Op) -> bool:
     return graph.role(op.role).kind is Kind.DATA
 
 
-def _article(kind: Kind) -> str:
-    return f"an {kind}" if kind in (Kind.ESTIMATOR, Kind.ENV) else f"a {kind}"
+def _maker(signature: OpSignature) -> str:
+    kind = signature.kind
+    article = "an" if kind in (Kind.ESTIMATOR, Kind.ENV) else "a"
+    return f"{article} {kind}" + (f" with head {signature.heads[0]}" if signature.heads == ("scalar",) else "")
 
 
 def _ambiguous(graph: Graph, records: Records, op: Op, input: Input, producers: Sequence[str]) -> Diagnostic:

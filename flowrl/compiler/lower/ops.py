@@ -57,9 +57,8 @@ def check_inputs(stage: Stage, ops: Iterable[Op]) -> None:
     for name, role in stage.document.roles.items():
         for slot_name, column in role.inputs.items():
             if name in slots and slot_name not in slots[name]:
-                known = ", ".join(sorted(slots[name])) or "nothing"
-                stage.refuse("FR0220", stage.key_span("roles", name, "inputs", slot_name),
-                             role=name, name=slot_name, known=known)  # fmt: skip
+                span = stage.key_span("roles", name, "inputs", slot_name)
+                stage.refuse_name("FR0220", span, slot_name, slots[name], role=name)
             owner, dot, field = column.rpartition(".")
             if not (owner and dot and field) or not _owner_known(stage, owner):
                 span = stage.span("roles", name, "inputs", slot_name)

@@ -93,7 +93,7 @@ def update_params(stage: Stage, name: str, role: TrainerRole, head: str | None) 
     update = role.update
     loss = LOSSES.get(update.loss)
     if loss is None:
-        stage.refuse_name("FR0215", stage.span("roles", name, "update", "loss"), update.loss, LOSSES)
+        _refuse_loss(stage, name, update.loss)
         return None
     if head is not None and head != loss.head and not (loss.head == "lm" and head == "denoiser"):
         span = stage.span("roles", name, "update", "loss")
@@ -122,6 +122,16 @@ def update_params(stage: Stage, name: str, role: TrainerRole, head: str | None) 
         micro_batch_tokens=update.micro_batch_tokens,
         action_share=update.action_share,
     )
+
+
+def _refuse_loss(stage: Stage, name: str, loss: str) -> None:
+    """Many name an algorithm by its estimator, so that gets a help of its own."""
+    span = stage.span("roles", name, "update", "loss")
+    if loss not in ESTIMATORS:
+        stage.refuse_name("FR0215", span, loss, LOSSES)
+        return
+    text = f"`{loss}` is an estimator: write `estimator: {loss}` on the estimator role, and the loss here"
+    stage.refuse("FR0215", span, [stage.edit(text, span, loss, "ppo")], name=loss, known=", ".join(LOSSES))
 
 
 def estimate_params(stage: Stage, name: str, role: EstimatorRole) -> EstimateParams | None:

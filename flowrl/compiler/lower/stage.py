@@ -56,6 +56,17 @@ class Stage:
         """Refuse an unknown name: the near ones if there are any, else all that are known."""
         names = sorted(set(known))
         near = near_names(name, names)
-        helps = [Help(text=f"a name close to it exists: `{near[0]}`")] if near else []
+        helps = [self.edit(f"a near name exists: `{near[0]}`", span, name, near[0])] if near else []
         shown = ", ".join(names[:LISTED]) + (", …" if len(names) > LISTED else "")
         self.refuse(code, span, helps, name=name, known=shown or "there is none", **facts)
+
+    def edit(self, text: str, span: Span | None, old: str, new: str) -> Help:
+        """The source line at `span` with `new` for `old`; only the words where the line cannot be shown."""
+        source = self.spec.text.get(span.file) if span is not None else None
+        lines = [] if source is None else source.split("\n")
+        if span is None or span.line != span.end_line or span.line > len(lines):
+            return Help(text=text)
+        before, after = lines[span.line - 1][: span.column - 1], lines[span.line - 1][span.column - 1 :]
+        if old not in after:
+            return Help(text=text)
+        return Help(text=text, span=span, replacement=before + after.replace(old, new, 1))

@@ -71,7 +71,8 @@ def test_all_unknown_names_are_told_together() -> None:
 
 def test_near_names_are_facts_not_questions() -> None:
     problem = refused(GRPO.replace("- reward.score ->", "- rewards.score ->"))[0]
-    assert problem.helps[0].text == "a name close to it exists: `reward`"
+    assert problem.helps[0].text == "a near name exists: `reward`"
+    assert problem.helps[0].replacement == "  - reward.score -> advantage.estimate"
     problem = refused(GRPO.replace("- reward.score ->", "- reward.zzz ->"))[0]
     assert problem.helps[0].text == "name one of its ops: compare, score"
 

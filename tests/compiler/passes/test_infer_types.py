@@ -23,7 +23,9 @@ def test_missing_field_names_the_kinds_that_make_it() -> None:
     problem = refused(GRPO.replace("estimator: grpo", "estimator: gae"))[0]
     assert problem.code == "FR0206"
     assert (
-        problem.helps[0].text == "it is made by `values` of a trainer or `values` of a scorer: draw an edge from there"
+        problem.helps[0].text
+        == "it is made by `values` of a trainer with head scalar or `values` of a scorer with head scalar: "
+        "draw an edge from there"
     )
 
 

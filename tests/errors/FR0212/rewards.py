@@ -1,0 +1,2 @@
+def exact(response, answer:
+    return []

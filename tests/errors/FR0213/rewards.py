@@ -1,0 +1,2 @@
+def exact(*columns):
+    return []

@@ -1,0 +1,6 @@
+def exact(response, answer):
+    return [float(a == b) for a, b in zip(response, answer)]
+
+
+def rows(seed, size):
+    return []
