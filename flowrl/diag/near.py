@@ -7,6 +7,8 @@ from collections.abc import Iterable
 MOST = 3
 LONGEST = 80
 SHORTEST_PREFIX = 4
+LIMITS = {0: 0, 1: 0, 2: 0, 3: 1}
+"""Most edits for short names; a name of two letters is near no other one."""
 
 
 def edit_distance(one: str, other: str) -> int:
@@ -25,12 +27,12 @@ def edit_distance(one: str, other: str) -> int:
 
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:
-    """Known names at most two edits away (one for names of three letters or fewer), else those that share a beginning;
-    the nearest first, at most three."""
+    """Known names at most two edits away (fewer for short ones), else those that share a beginning; the nearest
+    first, at most three."""
     if len(name) > LONGEST:
         return []
     candidates = sorted(set(known) - {name})
-    limit = 1 if len(name) <= 3 else 2
+    limit = LIMITS.get(len(name), 2)
     close = [(edit_distance(name.lower(), other.lower()), other) for other in candidates if _may_be(name, other, limit)]
     found = sorted(pair for pair in close if pair[0] <= limit)
     if found:

@@ -94,9 +94,13 @@ def _frame(diagnostic: Diagnostic, read_source: ReadSource, style: _Style) -> st
     head = style.paint(diagnostic.severity, f"{diagnostic.severity}[{diagnostic.code}]")
     lines = [f"{head}: {diagnostic.headline}"]
     lines += _places(diagnostic.labels, read_source, gutter, style)
+    # Without a place the first note says what the primary label would say.
+    first = 0 if diagnostic.labels else 1
+    for note in diagnostic.notes[:first]:
+        lines += _note(note, gutter)
     if diagnostic.why:
         lines += _entry("why:", diagnostic.why, gutter, style)
-    for note in diagnostic.notes:
+    for note in diagnostic.notes[first:]:
         lines += _note(note, gutter)
     for help_ in diagnostic.helps:
         lines += _help(help_, gutter, style)

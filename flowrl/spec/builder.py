@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, Label, diagnose
+from flowrl.diag.diagnostic import Diagnostic, FlowError, Label, diagnose
 from flowrl.diag.span import Span
 from flowrl.spec.blocks import GenerateDocument, GenerateOverrides, UpdateDocument
 from flowrl.spec.call_site import CallSite, call_site, source_text
@@ -243,9 +243,7 @@ class Sections:
                 self._fault(site, f"`{name}` belongs to another flow or stage")
 
     def _fault(self, site: CallSite, problem: str) -> None:
-        self._report.append(
-            diagnose("FR0127", site.span, helps=[Help(text="use handles of one flow")], problem=problem)
-        )
+        self._report.append(diagnose("FR0127", site.span, problem=problem))
 
 
 class StageBuilder(Sections):

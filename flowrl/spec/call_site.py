@@ -37,6 +37,7 @@ def call_site() -> CallSite:
     """The innermost call from outside this package."""
     frame = _outside()
     file = _shown(frame.f_code.co_filename)
+    linecache.checkcache(file)
     start, end, column, end_column = _position(frame)
     span = Span(file, start, _characters(file, start, column) + 1, end, _characters(file, end, end_column) + 1)
     return _with_arguments(CallSite(span, file), column)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
+from flowrl.spec.flags import FILE as FLAGS
 from flowrl.spec.flow import Path
 from flowrl.spec.roles import DEFAULT_KINDS, LABEL_PREFIX
 from flowrl.spec.tree import MappingNode, Node, ScalarNode, SequenceNode, descend, key_span
@@ -86,7 +87,9 @@ def _check_beside_stages(root: MappingNode) -> Iterator[Diagnostic]:
     for key, entry in root.entries.items():
         if key in ("roles", "edges", "step", "schedule", "placement", "assume", "use"):
             shared = ", ".join(name for name in SHARED if name != "stages")
-            yield diagnose("FR0123", entry.key_span, key=f"`{key}`", shared=shared)
+            is_flag = entry.key_span.file == FLAGS
+            helps = [Help(text=f"set it in a stage: `--set stages.NAME.{key}…`")] if is_flag else []
+            yield diagnose("FR0123", entry.key_span, helps=helps, key=f"`{key}`", shared=shared)
 
 
 def _check_starts(
@@ -144,7 +147,7 @@ def _near(name: str, known: list[str], what: str) -> list[Help]:
         return [Help(text=f"a {what} with a near name exists: `{near[0]}`")]
     if known:
         return [Help(text=f"the {what}s above are {', '.join(f'`{other}`' for other in known)}")]
-    return [Help(text=f"no {what} stands above; name a folder or hub id")]
+    return [Help(text=f"there is no {what} to start from; name a folder or hub id")]
 
 
 def missing_step(root: MappingNode) -> Diagnostic:

@@ -11,15 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
-from flowrl.diag.near import near_names
+from flowrl.diag.near import edit_distance
 from flowrl.diag.span import Span
 from flowrl.spec.tree import Entry, MappingNode, Node, ScalarNode, SequenceNode, subspan
 
-_ARROW = re.compile(r"<->|->|=>")
-_WRONG_ARROW = re.compile(r"<-->|<=>|--+>|==+>|~>|[→⟶➜]|[⇒⟹]|[↔⇄]|>>|<-|<=|>")
-_RIGHT_ARROWS: Mapping[str, str] = {
-    "<-->": "<->", "<=>": "<->", "↔": "<->", "⇄": "<->", "⇒": "=>", "⟹": "=>", ">>": "=>", "<-": "->", "<=": "=>"
-}  # fmt: skip
+_ARROWS = ("->", "=>", "<->")
+_ARROW_LIKE = re.compile(r"<?[-=~]+>|<[-=~]+|>>|[→⟶➜⇒⟹↔⇄]")
+_RIGHT_ARROWS: Mapping[str, str] = dict.fromkeys(("<-->", "<=>", "↔", "⇄"), "<->") | dict.fromkeys("⇒⟹", "=>")
 _END = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*(@[A-Za-z_][\w-]*)?)?\Z")
 
 _COMMON = ("every_steps", "start_step", "timeout_seconds", "on_timeout", "remove")
@@ -31,6 +29,9 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 """Which attributes an edge of each arrow takes."""
 
 ALL_ATTRIBUTES: tuple[str, ...] = tuple(dict.fromkeys(name for names in ATTRIBUTES.values() for name in names))
+
+FARTHEST = 4
+"""Edits between an edge and one that may have been meant."""
 
 Pair = tuple[str, str, str]
 """Source, arrow, target."""
@@ -87,8 +88,9 @@ def _remove(
             del attributes[pair], home[pair]
             continue
         text = _text(pair)
-        near = near_names(text, [_text(other) for other in attributes])
-        helps = [Help(text=f"an edge like it exists: `{near[0]}`")] if near else []
+        near = min((_text(other) for other in attributes), key=lambda other: edit_distance(text, other), default="")
+        is_near = bool(near) and edit_distance(text, near) <= FARTHEST
+        helps = [Help(text=f"an edge like it exists: `{near}`")] if is_near else []
         report.append(diagnose("FR0113", edge.node.span, helps=helps, edge=text))
 
 
@@ -146,7 +148,7 @@ def _parse_entry(edges: SequenceNode, index: int, report: list[Diagnostic]) -> _
     if not isinstance(text, ScalarNode) or not isinstance(text.value, str):
         report.append(diagnose("FR0110", (text or node).span, problem='an edge is text such as "a.op -> b.op"'))
         return None
-    if isinstance(node, ScalarNode) and edges.flow and _ARROW.search(text.value) is None:
+    if isinstance(node, ScalarNode) and edges.flow and _ARROW_LIKE.search(text.value) is None:
         report.append(_unquoted(edges, index, text))
         return None
     parsed = _parse_arrow(text, text.value, report)
@@ -162,7 +164,7 @@ def _unquoted(edges: SequenceNode, index: int, text: ScalarNode) -> Diagnostic:
     following = edges.items[index + 1] if index + 1 < len(edges.items) else None
     preceding = edges.items[index - 1] if index else None
     parts = [str(text.value)]
-    if isinstance(following, ScalarNode) and _ARROW.search(str(following.value)):
+    if isinstance(following, ScalarNode) and _ARROW_LIKE.search(str(following.value)):
         parts.append(str(following.value))
     elif isinstance(preceding, ScalarNode):
         parts.insert(0, str(preceding.value))
@@ -173,9 +175,9 @@ def _unquoted(edges: SequenceNode, index: int, text: ScalarNode) -> Diagnostic:
 def _parse_arrow(
     node: ScalarNode, text: str, report: list[Diagnostic]
 ) -> tuple[tuple[_End, ...], str, tuple[_End, ...]] | None:
-    arrows = list(_ARROW.finditer(text))
-    wrong = None if len(arrows) == 1 else _WRONG_ARROW.search(text)
-    if not arrows or (wrong is not None and not arrows):
+    arrows = list(_ARROW_LIKE.finditer(text))
+    wrong = next((found for found in arrows if found.group() not in _ARROWS), None)
+    if not arrows or wrong is not None:
         report.append(_no_arrow(node, text, wrong))
         return None
     if len(arrows) > 1:
@@ -192,9 +194,9 @@ def _parse_arrow(
 def _no_arrow(node: ScalarNode, text: str, wrong: re.Match[str] | None) -> Diagnostic:
     if wrong is None:
         return diagnose("FR0110", node.span, problem="no arrow: `->` carries data, `=>` weights, `<->` turns")
-    right = _RIGHT_ARROWS.get(wrong.group(), "=>" if wrong.group().startswith("=") else "->")
+    right = _RIGHT_ARROWS.get(wrong.group(), "=>" if wrong.group() == ">>" or "=" in wrong.group() else "->")
     fixed = f"{text[: wrong.start()]}{right}{text[wrong.end() :]}"
-    if wrong.group() in ("<-", "<="):
+    if wrong.group().startswith("<") and not wrong.group().endswith(">"):
         fixed = f"{text[wrong.end() :].strip()} {right} {text[: wrong.start()].strip()}"
     helps = [Help(text=f"write `{fixed}`")]
     span = subspan(node, wrong.start(), wrong.end())
@@ -236,9 +238,11 @@ def _check_attributes(edge: _Written, report: list[Diagnostic]) -> None:
     for key, entry in edge.attributes.items():
         if key in ALL_ATTRIBUTES and key not in allowed:
             fit = " and ".join(f"`{arrow}`" for arrow, names in ATTRIBUTES.items() if key in names)
-            report.append(diagnose("FR0112", entry.key_span, key=key, arrow=edge.arrow, fit=fit))
+            problem, rule = f"`{key}` on an edge `{edge.arrow}`", f"`{key}` is for edges {fit}"
+            report.append(diagnose("FR0112", entry.key_span, problem=problem, rule=rule))
     both = [edge.attributes[key] for key in ("every_steps", "every_updates") if key in edge.attributes]
     if len(both) == 2:
         also = (Label(both[0].key_span, "the other"),)
-        fit = "either `every_steps` or `every_updates`"
-        report.append(diagnose("FR0112", both[1].key_span, also=also, key=both[1].key, arrow=edge.arrow, fit=fit))
+        rule = "weights are published by steps or by optimizer updates, not by both"
+        problem = f"`{both[1].key}` beside `{both[0].key}`"
+        report.append(diagnose("FR0112", both[1].key_span, also=also, problem=problem, rule=rule))

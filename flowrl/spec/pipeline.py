@@ -11,6 +11,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
+from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
 from flowrl.spec.check import INHERITED, check_document, missing_step
 from flowrl.spec.edges import resolve_edges
@@ -24,6 +25,8 @@ from flowrl.spec.supported import unsupported
 from flowrl.spec.tree import Entry, MappingNode, Node, SequenceNode, merge, origins, plain_value
 from flowrl.spec.variables import render_variables
 from flowrl.spec.yaml_tree import read_yaml
+
+TEMPLATE_CODES = ("FR0115", "FR0116", "FR0117")
 
 _D = TypeVar("_D", FlowDocument, StageDocument)
 
@@ -118,10 +121,10 @@ def _documents(
 
 def _plain_flow(root: MappingNode, checker: _Checker) -> tuple[FlowDocument, tuple[StageDocument, ...]] | None:
     document = checker.validate(FlowDocument, root)
-    if "step" not in root.entries:
+    if "step" not in root.entries and not near_names("step", root.entries.keys() - set(FlowDocument.model_fields)):
         checker.report.append(missing_step(root))
         return None
-    if document is None:
+    if document is None or document.step is None:
         return None
     stage = checker.validate(StageDocument, root.without("flowrl", "allow", "stages", "use"))
     return None if stage is None else (document, (stage,))
@@ -188,11 +191,12 @@ def _unsupported(root: MappingNode) -> list[Diagnostic]:
 
 def _without_followers(report: list[Diagnostic]) -> list[Diagnostic]:
     """Each fault once; a scalar whose template failed has no second fault."""
-    failed = [d.labels[0].span for d in report if d.code in ("FR0115", "FR0116", "FR0117") and d.labels]
+    failed = [d.labels[0].span for d in report if d.code in TEMPLATE_CODES and d.labels]
     kept: dict[tuple[str, Span | None, str], Diagnostic] = {}
     for diagnostic in report:
         label = diagnostic.labels[0] if diagnostic.labels else None
-        if label is not None and label.span not in failed and any(_contains(label.span, span) for span in failed):
+        is_cause = diagnostic.code in TEMPLATE_CODES
+        if label is not None and not is_cause and any(_contains(label.span, span) for span in failed):
             continue
         kept.setdefault((diagnostic.code, label and label.span, label.text if label else ""), diagnostic)
     return list(kept.values())

@@ -15,6 +15,7 @@ from flowrl.diag.span import Span
 from flowrl.spec.document import FORMS, Document
 from flowrl.spec.flow import OriginKind, Path
 from flowrl.spec.roles import DEFAULT_KINDS, KINDS, LABEL_PREFIX, LABELLED
+from flowrl.spec.schema import StageDocument
 from flowrl.spec.tree import MappingNode, Node, ScalarNode, descend, key_span
 from flowrl.spec.types import annotation_at, document_at, expected, fields, found, options
 
@@ -68,7 +69,19 @@ class Context:
 
 
 def schema_diagnostics(error: ValidationError, context: Context) -> list[Diagnostic]:
-    return [_diagnostic(details, context) for details in error.errors(include_url=False)]
+    found = error.errors(include_url=False)
+    unknown = [_path(details, context.tree) for details in found if details["type"] == "extra_forbidden"]
+    return [
+        _diagnostic(details, context)
+        for details in found
+        if details["type"] != "missing" or not _is_misspelt(_path(details, context.tree), unknown)
+    ]
+
+
+def _is_misspelt(missing: Path, unknown: list[Path]) -> bool:
+    """Whether an unknown key beside it is near the missing one, so that both have one cause."""
+    beside = [str(path[-1]) for path in unknown if path[:-1] == missing[:-1]]
+    return bool(near_names(str(missing[-1]), beside))
 
 
 def _diagnostic(details: ErrorDetails, context: Context) -> Diagnostic:
@@ -82,7 +95,7 @@ def _diagnostic(details: ErrorDetails, context: Context) -> Diagnostic:
     if kind == "literal_error":
         return _not_one_of(path, context)
     if kind in _RULES:
-        return _out_of_range(path, _RULES[kind].format(**facts), context)
+        return _out_of_range(path, _RULES[kind].format(**{key: f"{bound:g}" for key, bound in facts.items()}), context)
     if kind.startswith("union_tag") and _above(path) == "roles":
         return _role_kind(path, context)
     if kind == "flowrl_exactly_one":
@@ -102,7 +115,7 @@ def _path(details: ErrorDetails, tree: MappingNode) -> Path:
     path: list[str | int] = []
     after_role = False
     for key in details["loc"]:
-        if key in FORMS or (after_role and key in KINDS and not details["type"].startswith("union_tag")):
+        if key in FORMS or (after_role and key in KINDS):
             after_role = False
             continue
         if path and path[-1] == LABELLED:
@@ -113,12 +126,10 @@ def _path(details: ErrorDetails, tree: MappingNode) -> Path:
     return tuple(path)
 
 
-def parent_words(path: Path) -> str:
-    """How a mapping is called: `update`, the flow, stage 2."""
+def parent_words(path: Path, context: Context) -> str:
+    """How a mapping is called: `update`, the flow, the stage."""
     if not path:
-        return "the flow"
-    if len(path) == 1 and isinstance(path[0], int):
-        return "the stage"
+        return "the stage" if context.document is StageDocument else "the flow"
     return f"entry {path[-1] + 1} of `{_above(path)}`" if isinstance(path[-1], int) else f"`{path[-1]}`"
 
 
@@ -137,7 +148,8 @@ def _missing(path: Path, context: Context) -> Diagnostic:
     preset, helps = context.with_preset(span, path)
     if not parent and key == "flowrl":
         helps = [Help(text="start the file with the version of the language: `flowrl: 1`")]
-    return diagnose("FR0101", span, also=preset, helps=helps, parent=parent_words(parent), key=key, expected=words)
+    facts = {"parent": parent_words(parent, context), "key": key, "expected": words}
+    return diagnose("FR0101", span, also=preset, notes=(), helps=helps, **facts)
 
 
 def _unknown_key(path: Path, context: Context) -> Diagnostic:
@@ -156,7 +168,7 @@ def _unknown_key(path: Path, context: Context) -> Diagnostic:
     elif known:
         helps = [Help(text=f"the keys are {', '.join(known)}")]
     preset, _ = context.with_preset(span, path)
-    return diagnose("FR0103", span, also=preset, helps=helps, parent=parent_words(parent))
+    return diagnose("FR0103", span, also=preset, helps=helps, parent=parent_words(parent, context))
 
 
 def _not_one_of(path: Path, context: Context) -> Diagnostic:
@@ -164,7 +176,7 @@ def _not_one_of(path: Path, context: Context) -> Diagnostic:
     choices = _choices(annotation_at(context.document, context.tree, path))
     value = str(node.value) if isinstance(node, ScalarNode) else ""
     near = near_names(value, choices)
-    words = ", ".join(choices)
+    words = f"one of {', '.join(choices)}" if len(choices) > 1 else "".join(choices)
     preset, helps = context.with_preset(node.span, path)
     if near:
         line = context.line_with(node.span, near[0])
@@ -217,7 +229,7 @@ def _exactly_one(path: Path, given: str, choices: str, context: Context) -> Diag
         labels = [Label(other, "and here") for other in others]
     preset, helps = context.with_preset(span, (*path, choices.split(", ")[0]))
     words = " and ".join(f"`{key}`" for key in keys) or "none of them"
-    facts = {"parent": parent_words(path), "found": words, "choices": choices}
+    facts = {"parent": parent_words(path, context), "found": words, "choices": choices}
     return diagnose("FR0106", span, also=(*labels, *preset), helps=helps, **facts)
 
 
@@ -225,14 +237,14 @@ def _wrong_type(path: Path, context: Context) -> Diagnostic:
     node = context.node(path)
     annotation = annotation_at(context.document, context.tree, path)
     words = expected(annotation)
-    help_ = _retyped(node, annotation, context)
+    help_ = _retyped(node, annotation, words, context)
     preset, helps = context.with_preset(node.span, path)
     also = (*context.with_definition(node), *preset)
     helps = [help_, *helps] if help_ is not None else helps
     return diagnose("FR0102", node.span, also=also, helps=helps, expected=words, found=found(node))
 
 
-def _retyped(node: Node, annotation: Any, context: Context) -> Help | None:
+def _retyped(node: Node, annotation: Any, words: str, context: Context) -> Help | None:
     """The line with the value in the wanted type, where only its spelling is at fault."""
     if not isinstance(node, ScalarNode) or node.kind is OriginKind.PYTHON:
         return None
@@ -240,7 +252,7 @@ def _retyped(node: Node, annotation: Any, context: Context) -> Help | None:
     line = context.line_with(node.span, new) if new is not None else None
     if line is None:
         return None
-    return Help(text="write it as that", span=node.span, replacement=line, certain=True)
+    return Help(text=f"written as {words}", span=node.span, replacement=line, certain=True)
 
 
 def _spelling(node: ScalarNode, wanted: list[Any]) -> str | None:

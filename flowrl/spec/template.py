@@ -73,7 +73,7 @@ def has_template(node: Node) -> bool:
 
 
 def render_tree(node: Node, scope: Mapping[str, Any], report: Report) -> Node:
-    """The tree with every scalar rendered. What cannot be is reported (FR0115 to FR0117) and becomes null."""
+    """The tree with every scalar rendered. What cannot be is reported (FR0115 to FR0117) and stays."""
     if isinstance(node, ScalarNode):
         return _render_scalar(node, scope, report) if has_template(node) else node
     if isinstance(node, SequenceNode):
@@ -98,22 +98,21 @@ def undeclared(node: Node) -> set[str]:
 
 def _render_scalar(node: ScalarNode, scope: Mapping[str, Any], report: Report) -> Node:
     text = str(node.value)
-    failed = replace(node, value=None)
     parsed = _parse(node, text, report)
     if parsed is None:
-        return failed
+        return node
     missing = sorted(meta.find_undeclared_variables(parsed) - set(scope))
     for name in missing:
         report(_undefined(node, text, name, scope))
     if missing:
-        return failed
+        return node
     try:
         return _evaluate(node, text, parsed, scope)
-    except UndefinedError as error:
+    except (UndefinedError, SecurityError) as error:
         report(diagnose("FR0117", node.span, problem=str(error)))
     except (TemplateError, ArithmeticError, TypeError, ValueError, LookupError, RecursionError) as error:
         report(diagnose("FR0117", node.span, problem=f"{type(error).__name__}: {error}"))
-    return failed
+    return node
 
 
 def _parse(node: ScalarNode, text: str, report: Report) -> nodes.Template | None:

@@ -16,7 +16,6 @@ _UNQUOTED_TEMPLATE = re.compile(
 
 _WORDS: tuple[tuple[str, str], ...] = (
     (r"expected ',' or '(?P<close>[\]}])'", "a `,` or the closing `{close}` is missing before this"),
-    (r"could not find expected ':'", "the key on line {context_line} has no `:` after it"),
     (r"found unexpected end of stream", "the text ends inside the quotes that open on line {context_line}"),
     (r"found unknown escape character '(?P<char>.+)'", "`\\{char}` is not an escape; single quotes keep `\\` as it is"),
     (r"found character '`' that cannot start", "a value cannot start with a backtick without quotes"),
@@ -52,9 +51,16 @@ def syntax_error(error: yaml.YAMLError, text: str, file: str) -> Diagnostic:
     template = unquoted_template(row, span)
     if template is not None:
         return template
+    colonless = re.match(r"\s*(- )?(?P<key>[\w@-]+) +(?P<open>[{\[])", row)
+    if colonless is not None:
+        at = Span(file, line + 1, colonless.start("open") + 1, line + 1, colonless.start("open") + 2)
+        words = f"`{colonless['key']}` needs a `:` before `{colonless['open']}`"
+        return diagnose("FR0008", at, problem=words)
     also = _opened_at(error, file, span)
     if "mapping values are not allowed" in problem and ": " in row[:column].strip():
         return diagnose("FR0008", span, problem="a second `: ` on this line; quote the value that holds it")
+    if "could not find expected ':'" in problem:
+        return _no_colon(error, lines, file, span)
     if _is_indentation(problem):
         return _indentation(lines, line, also, file)
     context: Any = getattr(error, "context_mark", None)
@@ -85,6 +91,14 @@ def _inside(lines: list[str], line: int, column: int) -> tuple[int, int]:
         return line, min(column, len(lines[line]))
     last = max((i for i in range(min(line, len(lines))) if lines[i].strip()), default=0)
     return last, len(lines[last].rstrip())
+
+
+def _no_colon(error: yaml.YAMLError, lines: list[str], file: str, span: Span) -> Diagnostic:
+    mark: Any = getattr(error, "context_mark", None)
+    if mark is not None:
+        line, column = int(mark.line), int(mark.column)
+        span = Span(file, line + 1, column + 1, line + 1, max(len(lines[line].rstrip()), column) + 1)
+    return diagnose("FR0008", span, problem="no `:`, so this is no key; a list entry starts with `- `")
 
 
 def _tab(row: str, span: Span) -> Diagnostic:

@@ -129,7 +129,9 @@ class _Reader:
 
     def _check_tag(self, event: Any) -> None:
         if event.tag is not None and event.tag not in _STR_TAGS:
-            self.diagnostics.append(diagnose("FR0014", self._span(event), tag=event.tag))
+            self.diagnostics.append(
+                diagnose("FR0014", self._span(event), tag=event.tag.replace("tag:yaml.org,2002:", "!!"))
+            )
 
     def _open(self, event: MappingStartEvent | SequenceStartEvent) -> None:
         self._check_tag(event)

@@ -13,7 +13,6 @@ CODES: tuple[Code, ...] = (
         id="FR0102",
         headline="wrong type",
         label="expected {expected}, found {found}",
-        help="give {expected}",
     ),
     Code(
         id="FR0103",
@@ -30,8 +29,8 @@ CODES: tuple[Code, ...] = (
     Code(
         id="FR0105",
         headline="not one of the known values",
-        label="`{key}` is one of {choices}",
-        help="give one of {choices}",
+        label="`{key}` is {choices}",
+        help="give {choices}",
     ),
     Code(
         id="FR0106",
@@ -48,7 +47,7 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         id="FR0108",
-        headline="role without a kind",
+        headline="kind of a role not known",
         label="{problem}",
         why="only {named} have their kind by name",
         help="add `kind:`, one of {kinds}",
@@ -75,8 +74,8 @@ CODES: tuple[Code, ...] = (
     Code(
         id="FR0112",
         headline="attribute on the wrong edge",
-        label="`{key}` does not fit an edge `{arrow}` here",
-        why="it is for {fit}",
+        label="{problem}",
+        why="{rule}",
         help="remove it, or move it to the edge that it is meant for",
     ),
     Code(

@@ -1,0 +1,1 @@
+FLOW = "flowrl: 1\nname: demo\n".encode("utf-16")

@@ -1,0 +1,1 @@
+FLOW = "flowrl: 1\nname: démo\n".encode("latin-1")

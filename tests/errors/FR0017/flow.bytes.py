@@ -1,0 +1,1 @@
+FLOW = b"flowrl: 1\nname: de\x07mo\n"
