@@ -43,7 +43,8 @@ def _role_names(graph: Graph, request: PlacementRequest) -> Iterator[Diagnostic]
         if name in roles and not needs_devices(roles[name]):
             yield diagnose("FR0509", span, role=name, kind=roles[name].kind, where=where)
         elif name not in roles and name not in gone:
-            yield _unknown("FR0505", name, list(roles), span, where=where)
+            placed = [each for each, role in roles.items() if needs_devices(role)]
+            yield _unknown("FR0505", name, placed, span, where=where)
     for pool in request.pools:
         for name, layout in pool.layouts.items():
             if name in roles and name not in pool.roles and request.pin.get(name) != pool.name:

@@ -11,7 +11,7 @@ from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
 from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
-from flowrl.placement.relax import Edit, Situation, joint_edits, role_edits, wide_edits
+from flowrl.placement.relax import Edit, Situation, cluster_edits, joint_edits, placement_edits, role_edits
 from flowrl.placement.request import Mode, Placement, PlacementRequest
 from flowrl.placement.search import Candidate, search
 from flowrl.plan.plan import LedgerLine, Memory
@@ -99,7 +99,7 @@ def _origin(entry: LedgerLine) -> str:
 
 
 def _fixes(situation: Situation, shapes: Mapping[str, ModelShape], tightest: Memory, best: Candidate) -> list[_Fix]:
-    """Edits that fit, the cheapest in step time first; equal ones in the order they are tried."""
+    """Edits that fit, the cheapest in step time first; equal ones in the order they are tried; more nodes last."""
     graph, cluster, request = situation
 
     def fitting(edits: Iterable[Edit]) -> list[_Fix]:
@@ -108,8 +108,8 @@ def _fixes(situation: Situation, shapes: Mapping[str, ModelShape], tightest: Mem
 
     guilty = _guilty(best)
     found = fitting(role_edits(graph, guilty)) or fitting(joint_edits(graph, guilty))
-    found += fitting(wide_edits(cluster, request))
-    return sorted(found, key=lambda fix: fix.added_seconds)[:SHOWN_EDITS]
+    found = sorted((*found, *fitting(placement_edits(request))), key=lambda fix: fix.added_seconds)
+    return [*found, *fitting(cluster_edits(cluster, request))][:SHOWN_EDITS]
 
 
 def _guilty(best: Candidate) -> frozenset[str]:

@@ -46,13 +46,20 @@ def joint_edits(graph: Graph, guilty: frozenset[str]) -> Iterator[Edit]:
         yield _micro_batch(batched)
 
 
-def wide_edits(cluster: Cluster, request: PlacementRequest) -> Iterator[Edit]:
-    """Edits of placement and of the cluster."""
+def placement_edits(request: PlacementRequest) -> Iterator[Edit]:
+    """Leave the choice of pools to placement."""
     if request.mode is not Mode.AUTO:
         auto = replace(request, mode=Mode.AUTO, pools=(), pin={})
         yield (("placement: auto", lambda s: (s[0], s[1], auto)),)
-    if not any(group.device.is_cpu for group in cluster.groups):
-        yield _more_nodes(cluster, request)
+
+
+def cluster_edits(cluster: Cluster, request: PlacementRequest) -> Iterator[Edit]:
+    """Twice, four times … the nodes. Explicit pools do not grow by themselves, so they are left out."""
+    is_cpu = any(group.device.is_cpu for group in cluster.groups)
+    if request.mode is Mode.POOLS or len(cluster.groups) != 1 or is_cpu:
+        return
+    nodes = cluster.groups[0].nodes
+    yield tuple((f"cluster.nodes: {nodes * n}", _nodes(nodes * n)) for n in (2, 4, 8, MOST_TIMES_NODES))
 
 
 def _guilty(graph: Graph, names: frozenset[str]) -> list[Role]:
@@ -102,14 +109,6 @@ def _kv_fraction(role: Role) -> Edit:
     shares = sorted((*lower, *higher), key=lambda share: abs(share - role.engine.kv_fraction))
     key = f"roles.{role.name}.engine.kv_fraction"
     return tuple((f"{key}: {share:.2f}", _engine((role.name,), kv_fraction=share)) for share in shares)
-
-
-def _more_nodes(cluster: Cluster, request: PlacementRequest) -> Edit:
-    """Twice, four times … the nodes. Explicit pools do not grow by themselves, so they are left out."""
-    if request.mode is Mode.POOLS or len(cluster.groups) != 1:
-        return ()
-    nodes = cluster.groups[0].nodes
-    return tuple((f"cluster.nodes: {nodes * n}", _nodes(nodes * n)) for n in (2, 4, 8, MOST_TIMES_NODES))
 
 
 def _engine(names: tuple[str, ...], **changes: object) -> Callable[[Situation], Situation]:

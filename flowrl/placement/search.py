@@ -12,6 +12,7 @@ from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
 from flowrl.placement.checks import check_request
 from flowrl.placement.layouts import Laid, Layouts
+from flowrl.placement.ledger import Given
 from flowrl.placement.options import Option, options
 from flowrl.placement.request import PlacementRequest
 from flowrl.placement.step_time import step_seconds
@@ -76,9 +77,13 @@ def _starved(graph: Graph, work: Workload, pools: Sequence[Pool]) -> tuple[Op, i
 
 def _more_ranks_than_rows(work: Workload, op: Op, dp: int) -> Diagnostic:
     rows = work.rows(op)
-    text = f"{int(rows.prompts.value)} prompts * {int(rows.samples.value)} samples"
+    text = f"{_counted(rows.prompts, 'prompt')} * {_counted(rows.samples, 'sample')}"
     facts: dict[str, Any] = {"op": op.id, "role": op.role, "rows": rows.count, "dp": dp, "idle": dp - rows.count}
     return diagnose("FR0507", work.request.span or op.span, sum=text, **facts)
+
+
+def _counted(count: Given, name: str) -> str:
+    return f"{int(count.value):,} {name}{'' if count.value == 1 else 's'}"
 
 
 def _nothing_left(cluster: Cluster, request: PlacementRequest) -> Diagnostic:

@@ -116,7 +116,7 @@ def update_lines(placed: Placed, tokens: Given, micro_batches: int, stage: int) 
     inputs["c"] = Given(LOGIT_BYTES, "bytes per logit: its own, a float32 copy, the log-softmax and its gradient")
     if placed.backend == "megatron":
         return [*resident_lines(placed), *_megatron_update(placed, inputs, micro_batches, stage)]
-    moments = _fsdp_moments(placed, inputs, accumulates=micro_batches > 1)
+    moments = fsdp_moments(placed, inputs, accumulates=micro_batches > 1)
     return [*resident_lines(placed), *max(moments, key=bytes_of)]
 
 
@@ -128,7 +128,7 @@ def _kept(placed: Placed) -> str:
     return "(w*(2*H + 2*q + 2*k + 2*F*e))" if recompute == "selective" else "a"
 
 
-def _fsdp_moments(placed: Placed, inputs: Inputs, *, accumulates: bool) -> list[Lines]:
+def fsdp_moments(placed: Placed, inputs: Inputs, *, accumulates: bool) -> list[Lines]:
     """The three moments that can be the peak: at the loss, in the backward of a layer, at the root's reduce-scatter."""
     role, kept, last = placed.role.name, _kept(placed), "T*((4 + 2*w)*H + 4)"
 
@@ -154,7 +154,6 @@ def _fsdp_moments(placed: Placed, inputs: Inputs, *, accumulates: bool) -> list[
     ]
     at_root = [
         *(whole if accumulates else [of("gradients", "4*(P - R)/dp")]),
-        of("root group", "w*R"),
         of("root gradients", "w*R"),
         of("reduce-scatter input", "4*R"),
     ]
