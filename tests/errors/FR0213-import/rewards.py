@@ -1,1 +1,1 @@
-from elsewhere import exact
+from elsewhere import exact  # noqa: F401

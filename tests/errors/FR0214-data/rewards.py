@@ -1,5 +1,5 @@
 def exact(response, answer):
-    return [float(a == b) for a, b in zip(response, answer)]
+    return [float(a == b) for a, b in zip(response, answer, strict=True)]
 
 
 def rows(seed, size):
