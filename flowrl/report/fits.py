@@ -8,8 +8,8 @@ from flowrl.plan.plan import LedgerLine, Memory, StagePlan
 from flowrl.report.numbers import gib
 from flowrl.report.page import bar, joined, shorten
 
-_BAR = 20
-_WIDE = 80
+_WIDEST_BAR = 20
+_NARROWEST_BAR = 6
 _SLIGHT = 0.01
 _LINES = 4
 """Ledger lines shown per group of devices; those of a phase that does not fit stand in full at the top of the page."""
@@ -17,22 +17,24 @@ _LINES = 4
 
 def fits(stage: StagePlan, width: int) -> list[str]:
     """Two lines or more per group of devices: how full, in which phase, and of what."""
-    found: list[str] = []
     tightest = tightest_by_device(stage.memory)
     names = max((len(each.pool) for each in tightest), default=0)
-    for each in tightest:
-        found.append(shorten(f"{each.pool:<{names}}  {_measured(each, tightest, width)}", width))
-        indent = " " * (names + 2)
+    texts = [_measured(each, tightest) for each in tightest]
+    room = width - names - 4 - max(map(len, texts), default=0)
+    blocks = min(max(room, _NARROWEST_BAR), _WIDEST_BAR)
+    indent = " " * (names + 2)
+    found: list[str] = []
+    for each, text in zip(tightest, texts, strict=True):
+        found.append(shorten(f"{each.pool:<{names}}  {bar(fullness(each), blocks)}  {text}", width))
         found += joined(largest(each, _LINES), width, indent, first=indent)
     return found
 
 
-def _measured(memory: Memory, all_: Sequence[Memory], width: int) -> str:
-    """The bar, the figures and the phase; the devices too where those of a pool differ."""
+def _measured(memory: Memory, all_: Sequence[Memory]) -> str:
+    """The figures and the phase; the devices too where those of a pool differ."""
     several = sum(other.pool == memory.pool for other in all_) > 1
     over = ", over the limit," if memory.peak_bytes > memory.limit_bytes else ""
-    blocks = bar(fullness(memory), _BAR if width >= _WIDE else _BAR // 2)
-    text = f"{blocks}  {gib(memory.peak_bytes)} of {gib(memory.limit_bytes)} GiB{over} in {memory.phase}"
+    text = f"{gib(memory.peak_bytes)} of {gib(memory.limit_bytes)} GiB{over} in {memory.phase}"
     return f"{text} on {memory.device}" if several else text
 
 

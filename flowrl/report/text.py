@@ -56,7 +56,8 @@ def _verdict(plan: Plan, width: int) -> list[str]:
     binding = max(over, key=fullness, default=None)
     lines = ["", *_binding(binding, width)] if binding is not None else ["", " DOES NOT FIT"]
     helps = [help.text for d in plan.diagnostics if d.severity is Severity.ERROR for help in d.helps]
-    return [*lines, *(line for text in helps for line in kept(text, width, "       ", "     "))]
+    told = [line for text in helps for line in text.splitlines()]
+    return [*lines, *(line for text in told for line in kept(text, width, "       ", "     "))]
 
 
 def _binding(memory: Memory, width: int) -> list[str]:

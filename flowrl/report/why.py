@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from flowrl.plan.plan import Decision, Rejected
 from flowrl.report.page import wrapped
@@ -17,13 +18,30 @@ _REJECTED = 2
 def why(decisions: Sequence[Decision], width: int) -> list[str]:
     """Decisions that had a choice; those that rejected something come first where not all can be shown."""
     chosen = [d for place, d in enumerate(decisions) if place == 0 or d.reason != _FORCED]
-    kept = sorted(chosen, key=lambda decision: not decision.rejected)[:_MOST]
-    shown = [decision for decision in chosen if decision in kept]
-    ids = max((len(decision.id) for decision in shown), default=0)
-    lines = [line for decision in shown for line in _decision(decision, ids, width)]
-    if len(decisions) > len(shown):
+    groups = [tuple(group) for _, group in groupby(chosen, key=_alike)]
+    kept = sorted(groups, key=lambda group: not group[0].rejected)[:_MOST]
+    shown = [group for group in groups if group in kept]
+    ids = max((len(group[0].id) for group in shown), default=0)
+    lines = [line for group in shown for line in _told(group, ids, width)]
+    if len(decisions) > sum(map(len, shown)):
         lines.append("the other decisions are in the JSON")
     return lines
+
+
+def _alike(decision: Decision) -> tuple[str, ...]:
+    """Neighbours of one key are told together: the same was chosen for several roles, for the same reason."""
+    head, _, _ = decision.what.rpartition(" ")
+    return (decision.id,) if decision.rejected or not head else (head, decision.chosen, decision.reason)
+
+
+def _told(group: Sequence[Decision], ids: int, width: int) -> list[str]:
+    if len(group) == 1:
+        return _decision(group[0], ids, width)
+    first = group[0]
+    head, _, _ = first.what.rpartition(" ")
+    subjects = ", ".join(f"{each.what.rpartition(' ')[2]} ({each.id})" for each in group)
+    text = f"{head} {subjects}: {first.chosen} ({first.reason.replace('_', ' ')})"
+    return wrapped(text, width, " " * (ids + 2), f"{first.id:<{ids}}  ")
 
 
 def _decision(decision: Decision, ids: int, width: int) -> list[str]:

@@ -167,8 +167,10 @@ def infeasible() -> Plan:
         severity=Severity.ERROR,
         headline="placement does not fit",
         helps=(
-            Help(text="any one of these fits (effect on the tightest device and on the estimated step time)"),
-            Help(text="1  roles.actor_train.update.micro_batch_tokens: 8192  −25.0 GiB  +0.4 s"),
+            Help(
+                text="any one of these fits (effect on the tightest device and on the estimated step time)\n"
+                "  1  roles.actor_train.update.micro_batch_tokens: 8192  −25.0 GiB  +0.4 s"
+            ),
         ),
     )
     stages = (replace(stage, memory=(first, over, host)),)
