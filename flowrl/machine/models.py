@@ -31,6 +31,9 @@ ARCHITECTURES: Mapping[str, Mapping[str, bool]] = {
 """`model_type` of config.json → what is fixed by the architecture and not written in the file (transformers'
 modeling_*.py: Qwen2Attention has biases on q, k and v; Qwen3Attention normalises q and k per head)."""
 
+MIXTURES = ("mixtral", "qwen3_moe")
+"""Architectures whose feed-forward is a mixture of experts (transformers 5 writes `num_local_experts` for both)."""
+
 INLINE_ARCHITECTURES = ("qwen2",)
 """What backends/models.py can make from a shape."""
 
@@ -131,7 +134,8 @@ def shape_of_config(config: Mapping[str, Any], *, path: str | Path, span: Span |
     if config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1:
         fault = "it mixes dense and sparse layers, which the memory model does not know"
         raise FlowError(diagnose("FR0403", span, path=path, fault=fault))
-    expert_key = {"qwen3_moe": "num_experts", "mixtral": "num_local_experts"}.get(architecture)
+    expert_key = next((key for key in ("num_local_experts", "num_experts") if key in config), "num_experts")
+    sparse = architecture in MIXTURES
     names: list[str] = config.get("architectures") or []
     attention_bias = bool(config.get("attention_bias", False))
     fixed = ARCHITECTURES[architecture]
@@ -153,8 +157,8 @@ def shape_of_config(config: Mapping[str, Any], *, path: str | Path, span: Span |
         output_bias=attention_bias and architecture != "qwen2",
         ffn_bias=bool(config.get("mlp_bias", False)),
         qk_norm=fixed.get("qk_norm", False),
-        experts=number(expert_key) if expert_key else 0,
-        experts_per_token=number("num_experts_per_tok") if expert_key else 0,
+        experts=number(expert_key) if sparse else 0,
+        experts_per_token=number("num_experts_per_tok") if sparse else 0,
     )
 
 

@@ -1,0 +1,41 @@
+"""Legal layouts, against what the backends' own rules say."""
+
+from __future__ import annotations
+
+from flowrl.machine.models import CARDS
+from flowrl.machine.traits import TRAITS, illegal_axis, layout_fault, legal_tp
+
+VLLM, FSDP, MEGATRON = TRAITS["vllm"], TRAITS["fsdp"], TRAITS["megatron"]
+
+
+def test_tp_divides_the_heads() -> None:
+    """vLLM refuses others: "Total number of attention heads (N) must be divisible by tensor parallel size"."""
+    assert legal_tp(VLLM, CARDS["Qwen/Qwen2.5-7B"], 8, 8) == (1, 2, 4)
+    assert legal_tp(VLLM, CARDS["Qwen/Qwen2.5-0.5B"], 8, 8) == (1, 2)
+    assert legal_tp(VLLM, CARDS["HuggingFaceTB/SmolLM2-135M"], 6, 6) == (1, 3)
+    assert legal_tp(VLLM, CARDS["Qwen/Qwen2.5-32B"], 16, 8) == (1, 2, 4, 8)
+
+
+def test_tp_stays_in_a_node_and_divides_the_pool() -> None:
+    assert legal_tp(VLLM, CARDS["Qwen/Qwen2.5-32B"], 6, 8) == (1, 2)
+    assert legal_tp(VLLM, CARDS["Qwen/Qwen2.5-32B"], 32, 4) == (1, 2, 4)
+    assert legal_tp(FSDP, CARDS["Qwen/Qwen2.5-32B"], 8, 8) == (1,)
+
+
+def test_key_value_heads_may_be_copied_by_vllm_alone() -> None:
+    shape = CARDS["Qwen/Qwen3-30B-A3B"]
+    assert shape.kv_heads == 4
+    assert layout_fault(VLLM, shape, 8, 1) is None
+    assert "key-value" in (layout_fault(MEGATRON, shape, 8, 1) or "")
+
+
+def test_pp_divides_the_layers() -> None:
+    assert layout_fault(MEGATRON, CARDS["Qwen/Qwen2.5-32B"], 4, 8) is None
+    assert "layers" in (layout_fault(MEGATRON, CARDS["Qwen/Qwen2.5-7B"], 1, 8) or "")
+
+
+def test_axes() -> None:
+    assert illegal_axis(FSDP, {"tp": 2}) == "tp"
+    assert illegal_axis(FSDP, {"dp": 8, "tp": 1}) is None
+    assert illegal_axis(VLLM, {"tp": 2, "pp": 2}) == "pp"
+    assert illegal_axis(MEGATRON, {"tp": 2, "pp": 2}) is None
