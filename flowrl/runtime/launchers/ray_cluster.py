@@ -68,7 +68,15 @@ def connect(plan: Plan, pools: Sequence[Pool], address: str | None) -> bool:
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
         raise FlowError(diagnose("FR0953", address=address or "this host", reason=reason)) from error
+    _mute()
     return True
+
+
+def _mute() -> None:
+    """Ray tells the terminal of every process that dies, whatever `log_to_driver` says; FlowRL tells it as FR0955."""
+    import ray._private.worker as worker
+
+    worker.print_to_stdstream = lambda *_, **__: None
 
 
 def on_cpu(plan: Plan, pool: Pool) -> bool:

@@ -51,6 +51,15 @@ def most(value: int, mesh: DeviceMesh | None) -> int:
     return int(tensor)
 
 
+def largest(value: float, mesh: DeviceMesh | None) -> float:
+    """As `most`, of floats."""
+    if mesh is None or mesh.size() == 1:
+        return value
+    tensor = torch.tensor(value, dtype=torch.float64, device=mesh.device_type)
+    dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=mesh.get_group())
+    return float(tensor)
+
+
 def _store(setup: RankSetup) -> dist.Store:
     if setup.world_size == 1:
         return dist.HashStore()

@@ -16,11 +16,15 @@ from flowrl.backends.batch import Batch, Ragged
 from flowrl.backends.contract import Call, Metrics, RankSetup
 from flowrl.backends.models import torch_dtype
 from flowrl.backends.trainers.fsdp import forward
-from flowrl.backends.trainers.fsdp.group import most
+from flowrl.backends.trainers.fsdp.group import largest, most
 from flowrl.backends.trainers.fsdp.micro_batches import MicroBatch, dummy, micro_batches
 from flowrl.backends.trainers.fsdp.model import build
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.params import ForwardParams
+
+DIFFERENCE_MEAN, DIFFERENCE_MAX = "rollout_log_prob_diff_mean", "rollout_log_prob_diff_max"
+"""Metrics: mean and largest |trainer's log-prob - generator's| of the sampled tokens, under the weights they were
+sampled with."""
 
 
 class ModelRank:
@@ -101,14 +105,16 @@ def token_mean(column: Ragged, mask: Ragged) -> tuple[float, float]:
     return (float(column.values[mask.values.astype(np.bool_)].mean()) if count else 0.0, float(count))
 
 
-def difference_metrics(computed: Ragged, batch: Batch) -> Metrics:
-    """How far `rollout_log_probs`, if the op was given them, are from what the trainer computes for the same tokens."""
+def difference_metrics(rank: ModelRank, computed: Ragged, batch: Batch) -> Metrics:
+    """How far `rollout_log_probs`, if the op was given them, are from what the trainer computes for the same tokens.
+    A collective where they are given: the largest difference is that of all ranks."""
     if "rollout_log_probs" not in batch.columns:
         return {}
     mask = batch.ragged("loss_mask").values.astype(np.bool_)
     far = np.abs(computed.values - batch.ragged("rollout_log_probs").values)[mask]
     count = float(mask.sum())
-    return {"rollout_difference": (float(far.mean()) if count else 0.0, count)}
+    farthest = largest(float(far.max()) if count else 0.0, rank.mesh)
+    return {DIFFERENCE_MEAN: (float(far.mean()) if count else 0.0, count), DIFFERENCE_MAX: (farthest, 1.0)}
 
 
 def _forward_params(call: Call) -> ForwardParams:

@@ -74,7 +74,7 @@ class FsdpTrainer:
         wanted = {field.name for field in call.op.outputs} or {"old_log_probs", "entropy"}
         made = self._rank.log_probs(call, batch, with_entropy="entropy" in wanted)
         columns: dict[str, Column] = {"old_log_probs": made["log_probs"]}
-        metrics = dict(difference_metrics(made["log_probs"], batch))
+        metrics = dict(difference_metrics(self._rank, made["log_probs"], batch))
         if "entropy" in made:
             columns["entropy"] = made["entropy"]
             metrics["entropy"] = token_mean(made["entropy"], batch.ragged("loss_mask"))

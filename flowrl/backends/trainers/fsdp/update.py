@@ -19,9 +19,9 @@ from flowrl.algos.ragged import masked_sum
 from flowrl.backends.batch import Batch
 from flowrl.backends.contract import Call, Metrics
 from flowrl.backends.trainers.fsdp import forward
-from flowrl.backends.trainers.fsdp.group import total
+from flowrl.backends.trainers.fsdp.group import largest, total
 from flowrl.backends.trainers.fsdp.micro_batches import MicroBatch
-from flowrl.backends.trainers.fsdp.model_rank import ModelRank
+from flowrl.backends.trainers.fsdp.model_rank import DIFFERENCE_MAX, DIFFERENCE_MEAN, ModelRank
 from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.graph.params import UpdateParams
 from flowrl.graph.signatures import LOSSES, update_reads
@@ -44,6 +44,8 @@ class Sums:
 
     loss: float = 0.0
     tokens: int = 0
+    farthest: float = 0.0
+    """Largest difference between the generator's log-probs and the trainer's."""
     of_tokens: dict[str, float] = field(default_factory=dict[str, float])
 
     def add(self, loss: Tensor, metrics: dict[str, Tensor], mask: Tensor) -> None:
@@ -68,10 +70,13 @@ def update(
         return {"skipped": (1.0, 1.0)}
     optimizer.zero_grad(set_to_none=True)
     sums = Sums()
+    rollout = _rollout_slot(call, batch)
     for part in prepared:
-        _backward(rank, part, params, whole, sums)
+        _backward(rank, part, params, whole, sums, rollout)
     norm = _clip(rank, rank.setup.role.optimizer.max_grad_norm if rank.setup.role.optimizer else None)
     metrics = _metrics(rank, sums)
+    if rollout is not None:
+        metrics[DIFFERENCE_MAX] = (largest(sums.farthest, rank.mesh), 1.0)
     if not torch.isfinite(torch.tensor(norm)):
         optimizer.zero_grad(set_to_none=True)
         facts = {"role": rank.setup.role.name, "step": call.step, "loss": f"{metrics['loss'][0]:g}"}
@@ -94,7 +99,9 @@ def _denominator(rank: ModelRank, prepared: list[Prepared], params: UpdateParams
     return float(total(own.to(rank.setup.device), rank.mesh))
 
 
-def _backward(rank: ModelRank, part: Prepared, params: UpdateParams, whole: float, sums: Sums) -> None:
+def _backward(
+    rank: ModelRank, part: Prepared, params: UpdateParams, whole: float, sums: Sums, rollout: str | None
+) -> None:
     entropy: Tensor | None = None
     if LOSSES[params.loss].head == "scalar":
         current = forward.values(rank.module, part.micro)
@@ -105,7 +112,19 @@ def _backward(rank: ModelRank, part: Prepared, params: UpdateParams, whole: floa
     terms = objective(current, entropy, part.mask, part.weight, part.micro.columns, params)
     loss = numerator(terms.loss, part.mask, params.aggregate) / whole
     (loss * rank.setup.world_size).backward()
-    sums.add(loss.detach(), dict(terms.metrics), part.mask)
+    metrics = dict(terms.metrics)
+    if rollout is not None:
+        metrics[DIFFERENCE_MEAN] = (current.detach() - part.micro.columns[rollout]).abs()
+        farthest = metrics[DIFFERENCE_MEAN].masked_fill(~part.mask, 0.0).max()
+        sums.farthest = max(sums.farthest, float(farthest))
+    sums.add(loss.detach(), metrics, part.mask)
+
+
+def _rollout_slot(call: Call, batch: Batch) -> str | None:
+    """The slot with the generator's own log-probs where the old policy is read from them. There is one update a step
+    then, so the parameters are still those that the samples were made with and any difference is the engines'."""
+    names = (i.slot for i in call.op.inputs if i.slot == "old_log_probs" and i.field == "rollout_log_probs")
+    return next((name for name in names if name in batch.columns), None)
 
 
 def _clip(rank: ModelRank, most: float | None) -> float:
