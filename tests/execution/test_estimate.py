@@ -13,6 +13,7 @@ from flowrl.compiler.emit.program import emit
 from flowrl.diag.diagnostic import InternalError
 from flowrl.execution.critical import critical_circle
 from flowrl.execution.estimate import estimate
+from flowrl.execution.simulate import simulate
 from flowrl.execution.steady import steady
 from flowrl.plan.plan import Estimate, StageRun
 from flowrl.program.check import check
@@ -139,6 +140,18 @@ def test_validation_and_checkpoints_have_lines_of_their_own() -> None:
     assert lines["validation", 20].value == pytest.approx(7.0)
     assert lines["step", None].value == found.step_seconds
     assert not [s for s in found.timeline if "val" in s.instruction.split("@")[1:] or "save" in s.instruction]
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_time_of_the_run_is_that_of_simulating_all_of_it(split: bool) -> None:
+    """The simulation has the start, the epilogue and every validation and checkpoint in it."""
+    graph = make_ppo(updates=2)
+    steps = 100
+    program = emit(graph, split_pools() if split else one_pool(), StageRun(steps=steps, checkpoint_every_steps=10))
+    durations = {i.id: _seconds(i.id) for i in program.instructions}
+    lines = {line.what: line for line in estimate(program, durations, graph, steps=steps).lines}
+    end = max(span.start_seconds + span.seconds for span in simulate(program, durations, steps).spans)
+    assert lines["run"].value == pytest.approx(end, rel=0.01)
 
 
 def test_flow_without_rollout_counts_no_response_tokens() -> None:
