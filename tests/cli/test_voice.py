@@ -40,7 +40,7 @@ def test_check_reports_on_stderr_and_counts_on_stdout(
 ) -> None:
     flow = tmp_path / "f.yaml"
     flow.write_text("flowrl: 1\n")
-    found = diagnose("FR0905", Span(str(flow), 1, 1, 1, 7), what="x", problem="y", folder="z", reason="r", path="p")
+    found = diagnose("FR0905", Span(str(flow), 1, 1, 1, 7), path="runs/x", reason="y", kept="z")
     monkeypatch.setattr(api, "check", lambda *_, **__: Checked((), (found,)))
     assert call("check", str(flow)) == found.exit_code
     printed = capsys.readouterr()
