@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
 from flowrl.diag.near import near_names
@@ -22,6 +22,9 @@ _NAME_RULE = "letters, digits, `_` and `-`, and no digit first"
 _FLOW_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\Z")
 _FLOW_NAME_RULE = "a run's folder has this name: letters, digits, `_`, `-` and `.`, at most 100"
 _NAMED: tuple[Path, ...] = (("models",), ("data",), ("roles",), ("placement", "pools"), ("cluster", "groups"))
+
+_WITH_FUNCTIONS: Mapping[Path, tuple[str, ...]] = {("data",): ("source",), ("roles",): ("function", "env")}
+"""Sections whose entries may have `args`, and the keys that name what takes them."""
 
 
 def check_document(root: MappingNode) -> Iterator[Diagnostic]:
@@ -74,6 +77,16 @@ def _check_names(root: MappingNode, path: Path) -> Iterator[Diagnostic]:
                 yield diagnose("FR0124", entry.key_span, name=name, rule="this name is reserved for the section")
             if section == ("roles",) and isinstance(entry.node, MappingNode):
                 yield from _check_labels(entry.node)
+            if section in _WITH_FUNCTIONS:
+                yield from _check_arguments(name, entry.node, _WITH_FUNCTIONS[section])
+
+
+def _check_arguments(name: str, node: Node, keys: tuple[str, ...]) -> Iterator[Diagnostic]:
+    """`args` need a function among `keys`."""
+    if not isinstance(node, MappingNode) or "args" not in node.entries:
+        return
+    if not any(":" in _text(node.get(key)) for key in keys):
+        yield diagnose("FR0128", node.entries["args"].key_span, parent=name)
 
 
 def _check_labels(role: MappingNode) -> Iterator[Diagnostic]:

@@ -172,4 +172,11 @@ CODES: tuple[Code, ...] = (
         label="{problem}",
         why="ops take what other ops and data sets of the same flow gave",
     ),
+    Code(
+        id="FR0128",
+        headline="arguments without a function",
+        label="`{parent}` names no function that could take them",
+        why="`args` are keyword arguments of the function that the entry names as `FILE.py:NAME`",
+        help="remove `args`, or name a function",
+    ),
 )
