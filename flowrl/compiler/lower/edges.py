@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flowrl.compiler.lower.stage import Stage
@@ -57,6 +58,18 @@ def lower_edges(stage: Stage) -> tuple[tuple[Edge, ...], dict[str, CallSite]]:
         edges += [edge for edge in _fanned(stage, index, document) if {edge.source, edge.target} <= good]
     sites = _call_sites(stage, known)
     return (*edges, *_routed(stage, edges, sites)), sites
+
+
+def check_updates(stage: Stage, sites: Iterable[CallSite]) -> None:
+    """FR0311 for a role that edges update by two calls."""
+    first: dict[str, str] = {}
+    for site in sites:
+        name = site.name
+        if name.method != "update" or name.role == "data":
+            continue
+        other = first.setdefault(name.role, name.text)
+        if other != name.text:
+            stage.refuse("FR0311", site.span, role=name.role, other=other)
 
 
 def check_weights(stage: Stage, edges: tuple[Edge, ...]) -> None:

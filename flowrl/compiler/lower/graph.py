@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flowrl.compiler.lower.data import lower_data
-from flowrl.compiler.lower.edges import CallSite, check_weights, head_of, lower_edges
+from flowrl.compiler.lower.edges import CallSite, check_updates, check_weights, head_of, lower_edges
 from flowrl.compiler.lower.ops import check_inputs, lower_op
 from flowrl.compiler.lower.params import engine_params, forward_params, optimizer_params
 from flowrl.compiler.lower.periods import with_periods
@@ -32,6 +32,7 @@ def lower_stage(spec: FlowSpec, index: int) -> Graph:
     _check_roles(stage)
     declared, sites = lower_edges(stage)
     _check_labels(stage, sites)
+    check_updates(stage, sites.values())
     if not stage.problems:  # an unknown name alone would make weights edges look wrong
         check_weights(stage, declared)
     ops = [op for site in sites.values() if (op := _lower(stage, site, declared)) is not None]

@@ -74,4 +74,11 @@ CODES: tuple[Code, ...] = (
         label="no edge names an op of `{role}`, so it is left out",
         help="draw an edge to one of its ops, or delete the role",
     ),
+    Code(
+        id="FR0311",
+        headline="second update of one role",
+        label="`{role}` is also updated by `{other}`",
+        why="a step makes one version of a role's weights; its minibatches are `updates`, its passes `epochs`",
+        help="draw all edges to `{role}.update`, or declare a second trainer",
+    ),
 )

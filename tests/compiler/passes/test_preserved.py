@@ -46,7 +46,7 @@ def _expected(flow: Graph) -> tuple[dict[tuple[str, str], str], set[str], set[st
 
 
 @given(flows())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_random_flows_keep_what_is_read(flow: Graph) -> None:
     bound, gone, kept = _expected(flow)
     done, _ = run_passes(flow)
@@ -63,7 +63,7 @@ def test_random_flows_keep_what_is_read(flow: Graph) -> None:
 
 
 @given(flows(most=15), st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_order_of_writing_changes_nothing(flow: Graph, random: object) -> None:
     def shuffled(items: tuple[object, ...]) -> tuple[object, ...]:
         mixed = list(items)
@@ -77,7 +77,7 @@ def test_order_of_writing_changes_nothing(flow: Graph, random: object) -> None:
 
 
 @given(flows(most=15))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_text_of_every_stage_reads_back(flow: Graph) -> None:
     done, _ = run_passes(flow)
     for graph in (flow, done):
