@@ -118,7 +118,7 @@ def _places(labels: Sequence[Label], read_source: ReadSource, gutter: int, style
         by_file.setdefault(label.span.file, []).append((index, label))
     for number, (file, marked) in enumerate(by_file.items()):
         first = min(marked, key=lambda item: item[0])[1].span
-        lines.append(f"{' ' * gutter} {style.glyph('tee' if number else 'corner')} {first}")
+        lines.append(f"{' ' * gutter} {style.glyph('tee' if number else 'corner')} {clean(str(first))}")
         text = read_source(file)
         lines += _bare(marked, gutter, style) if text is None else _source(marked, text, gutter, style)
     return lines
@@ -126,7 +126,7 @@ def _places(labels: Sequence[Label], read_source: ReadSource, gutter: int, style
 
 def _bare(marked: list[tuple[int, Label]], gutter: int, style: _Style) -> list[str]:
     """Labels of a file that cannot be read."""
-    return [f"{' ' * gutter} {style.glyph('bar')} {label.text}" for _, label in marked if label.text]
+    return [f"{' ' * gutter} {style.glyph('bar')} {clean(label.text)}" for _, label in marked if label.text]
 
 
 def _source(marked: list[tuple[int, Label]], text: str, gutter: int, style: _Style) -> list[str]:
@@ -151,7 +151,7 @@ def _marked_line(row: str, number: int, marked: list[tuple[int, Label]], gutter:
         first = span.column - 1 - start
         end = span.end_column - 1 - start if span.end_line == span.line else len(shown.rstrip())
         mark = ("-" if index else "^") * max(pad_before(shown, end) - pad_before(shown, first), 1)
-        painted = style.paint("secondary" if index else "primary", f"{mark} {label.text}".rstrip())
+        painted = style.paint("secondary" if index else "primary", f"{mark} {clean(label.text)}".rstrip())
         lines.append(f"{' ' * gutter} {style.glyph('bar')} {' ' * pad_before(shown, first)}{painted}")
     return lines
 
