@@ -1,7 +1,7 @@
 """The layout of each role on its pool, and which roles leave their devices while others work.
 
 Layouts: what the flow says; else a generator the smallest tp whose engine starts, Megatron the smallest tp·pp that fits
-alone, everything else dp = devices. Roles of one pool leave it in a fixed order (engines, scorers, trainers), as few
+alone, everything else dp = devices. Roles of one pool leave it in a fixed order (engines, trainers, scorers), as few
 as fit. Takes drafts; gives pools with the memory they need.
 """
 
@@ -23,7 +23,7 @@ from flowrl.placement.request import PlacementRequest
 from flowrl.placement.workload import Workload
 from flowrl.plan.plan import Layout, Memory, Pool, Rejected, RolePlacement
 
-_LEAVING_ORDER = (Kind.GENERATOR, Kind.REWARD, Kind.FUNCTION, Kind.SCORER, Kind.TRAINER)
+_LEAVING_ORDER = (Kind.GENERATOR, Kind.TRAINER, Kind.SCORER, Kind.REWARD, Kind.FUNCTION)
 MOST_HOST_SLOTS = 16
 
 

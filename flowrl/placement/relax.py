@@ -16,7 +16,7 @@ from flowrl.placement.request import Mode, PlacementRequest
 
 SMALLEST_MICRO_BATCH_TOKENS = 512
 SMALLEST_KV_FRACTION = 0.1
-MOST_TIMES_NODES = 16
+TIMES_NODES = (2, 4)
 
 Situation = tuple[Graph, Cluster, PlacementRequest]
 
@@ -54,12 +54,12 @@ def placement_edits(request: PlacementRequest) -> Iterator[Edit]:
 
 
 def cluster_edits(cluster: Cluster, request: PlacementRequest) -> Iterator[Edit]:
-    """Twice, four times … the nodes. Explicit pools do not grow by themselves, so they are left out."""
+    """Twice or four times the nodes. Explicit pools do not grow by themselves, so they are left out."""
     is_cpu = any(group.device.is_cpu for group in cluster.groups)
     if request.mode is Mode.POOLS or len(cluster.groups) != 1 or is_cpu:
         return
     nodes = cluster.groups[0].nodes
-    yield tuple((f"cluster.nodes: {nodes * n}", _nodes(nodes * n)) for n in (2, 4, 8, MOST_TIMES_NODES))
+    yield tuple((f"cluster.nodes: {nodes * n}", _nodes(nodes * n)) for n in TIMES_NODES)
 
 
 def _guilty(graph: Graph, names: frozenset[str]) -> list[Role]:

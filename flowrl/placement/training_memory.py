@@ -49,6 +49,12 @@ def _with_tokens(placed: Placed, tokens: Given) -> dict[str, Given]:
     return {**model_inputs(placed), "a": layer_activations(placed), "T": tokens}
 
 
+def update_inputs(placed: Placed, tokens: Given) -> dict[str, Given]:
+    """The names in the formulas of an update with micro-batches of `tokens`."""
+    bytes_per_logit = Given(LOGIT_BYTES, "bytes per logit: its own, a float32 copy, the log-softmax and its gradient")
+    return {**_with_tokens(placed, tokens), "c": bytes_per_logit}
+
+
 def resident_lines(placed: Placed) -> Lines:
     """What the role holds on each device between ops, if it is not offloaded."""
     inputs, role = model_inputs(placed), placed.role.name
@@ -112,8 +118,7 @@ def forward_lines(placed: Placed, tokens: Given) -> Lines:
 
 def update_lines(placed: Placed, tokens: Given, micro_batches: int, stage: int) -> Lines:
     """The peak of forward and backward of a micro-batch. `stage` is the device's pipeline stage."""
-    inputs = _with_tokens(placed, tokens)
-    inputs["c"] = Given(LOGIT_BYTES, "bytes per logit: its own, a float32 copy, the log-softmax and its gradient")
+    inputs = update_inputs(placed, tokens)
     if placed.backend == "megatron":
         return [*resident_lines(placed), *_megatron_update(placed, inputs, micro_batches, stage)]
     moments = fsdp_moments(placed, inputs, accumulates=micro_batches > 1)
