@@ -15,7 +15,7 @@ from flowrl.placement.rates import shares
 from flowrl.placement.workload import Lengths, Rows
 from flowrl.plan.plan import LedgerLine
 
-SLICES = 32
+SLICES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,21 @@ def step_seconds(shape: ModelShape, engine: Engine, tp: int, dtype_bytes: int, b
 def decode_seconds(
     shape: ModelShape, engine: Engine, tp: int, dtype_bytes: int, rows: float, prompt: float, mean: float, most: float
 ) -> float:
-    """Decode of `rows` sequences on one engine. Where more live than fit the cache or the engine's limit, they take
-    turns: the same work in more steps."""
+    """Expected seconds of decoding `rows` sequences on one engine: a step at t is made if any still lives, which has
+    the chance 1 - (1 - s)^rows, with the mean number of living ones. Where more live than fit the cache or the
+    engine's limit, they take turns: the same work in more steps."""
     total, width = 0.0, most / SLICES
     for index in range(SLICES):
         t = (index + 0.5) * width
-        alive = max(1.0, rows * survival(t, mean, most))
+        share = survival(t, mean, most)
+        chance = 1.0 - (1.0 - share) ** max(1.0, rows)
+        if chance <= 0.0:
+            break
+        alive = max(1.0, rows * share / chance)
         context = prompt + t
         together = max(1.0, min(alive, engine.most_sequences, engine.cache_tokens / context))
-        total += width * step_seconds(shape, engine, tp, dtype_bytes, together, context) * (alive / together)
+        step = step_seconds(shape, engine, tp, dtype_bytes, together, context)
+        total += width * chance * step * (alive / together)
     return total
 
 
