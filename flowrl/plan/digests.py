@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,6 +40,13 @@ def digest_file(path: Path) -> str | None:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:
         return None
+
+
+def catalogue_digest() -> str:
+    """sha256 hex of the device and model cards: what the figures of a plan come from, until a profile is measured."""
+    folder = files("flowrl.machine").joinpath("catalogue")
+    cards = sorted((card.name, card.read_bytes()) for card in folder.iterdir() if card.name.endswith(".toml"))
+    return hashlib.sha256(b"".join(content for _, content in cards)).hexdigest()
 
 
 def meaning(value: object) -> Any:
