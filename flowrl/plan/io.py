@@ -99,7 +99,7 @@ def _lost(given: object, kept: object, path: str) -> str | None:
             found = _lost(value, theirs[key], f"{path}.{key}")
             if found is not None:
                 return found
-    if isinstance(given, list) and isinstance(kept, list):
+    if isinstance(given, list) and isinstance(kept, list | tuple):
         pairs = zip(cast("list[object]", given), cast("list[object]", kept), strict=True)
         found = (_lost(one, other, f"{path}[{place}]") for place, (one, other) in enumerate(pairs))
         return next((each for each in found if each is not None), None)
