@@ -86,11 +86,14 @@ def test_infeasible_plan_says_so_first_with_what_binds() -> None:
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("width", [60, 100, 120])
 def test_every_number_is_in_the_plan(name: str, width: int) -> None:
+    assert_every_number_is_known(render_plan(PLANS[name], width=width), PLANS[name])
+
+
+def assert_every_number_is_known(page: str, plan: Plan) -> None:
     """Rounded, in percent, GiB, milliseconds, minutes or hours; or the length of a list; or in a text of the plan."""
-    plan = PLANS[name]
     known = _numbers(plan)
     texts = msgspec.json.encode(plan).decode()
-    for word in re.split(r"[\s·◀─]+", render_plan(plan, width=width)):
+    for word in re.split(r"[\s·◀─]+", page):
         bare = word.strip(".,;:()×")
         if not re.search(r"\d", bare) or bare in texts:
             continue
