@@ -37,13 +37,12 @@ class ModelRank:
         assert setup.model is not None
         self.dtype = torch_dtype(setup.model.dtype)
 
-    def cut(self, batch: Batch, budget_tokens: int, columns: Sequence[str] = ()) -> Iterator[MicroBatch]:
+    def cut(self, batch: Batch, budget_tokens: int, columns: Sequence[str] = ()) -> list[MicroBatch]:
         """The batch's micro-batches, then dummies until every rank has as many: a forward pass of a sharded model is a
-        collective."""
+        collective, so ranks agree on their number before the first."""
         own = micro_batches(batch, budget_tokens, columns, self.setup.device)
-        yield from own
-        for _ in range(most(len(own), self.mesh) - len(own)):
-            yield dummy(columns, self.setup.device)
+        missing = most(len(own), self.mesh) - len(own)
+        return own + [dummy(columns, self.setup.device)] * missing
 
     @contextmanager
     def reading(self) -> Iterator[None]:
