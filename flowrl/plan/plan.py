@@ -29,6 +29,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RolePlacement(msgspec.Struct, frozen=True, kw_only=True):
+    """One role of a pool."""
+
     role: str
     layout: Layout
     offloaded: bool = False
@@ -45,6 +47,7 @@ class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """Catalogue name of the device type; `host` for the host pool."""
     roles: tuple[RolePlacement, ...]
     slots: int = 1
+    """Instructions that may be in flight at once: 1 on devices, several on the host."""
 
 
 class LedgerLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,9 +55,12 @@ class LedgerLine(msgspec.Struct, frozen=True, kw_only=True):
 
     what: str
     role: str | None
+    """Whose it is; None for what is nobody's, such as a reserve."""
     value: float
     unit: str
+    """bytes or seconds."""
     formula: str
+    """Arithmetic over the names in `inputs` that gives `value`."""
     inputs: dict[str, Any] = {}
     origins: dict[str, str] = {}
     """Where each input came from: `ppo.yaml:12:5`, `default`, `preset grpo`, `card …`, `catalogue …`, `decided D2`."""
@@ -65,9 +71,12 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
     pool: str
     device: str
+    """A device, or the first and last of those that do the same: `node0/0 .. node1/7`. On the pool `host` a node."""
     phase: str
+    """`load ROLE`, `start ROLE`, an op id, `send_weights A => B`, `receive_weights A => B`; `offloaded state`."""
     peak_bytes: int
     limit_bytes: int
+    """The device's memory; of `start ROLE` what the engine may take of it."""
     lines: tuple[LedgerLine, ...]
 
 
@@ -81,6 +90,8 @@ class TimelineSpan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """What the virtual clock says of the steady state."""
+
     step_seconds: float
     samples_per_second: float
     tokens_per_second: float
@@ -95,33 +106,47 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):
+    """An option that was not chosen."""
+
     option: str
     reason: str
+    """Coded: does_not_fit, slower, not_preferred, ranks_without_rows."""
     delta: str | None = None
+    """What it needs of what there is, or how much longer its step takes."""
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """Something the flow left open, and how it was settled."""
+
     id: str
     """D1, D2, …"""
     what: str
+    """`pools`, `layout of ROLE`, `offload of ROLE`, …"""
     chosen: str
     reason: str
-    """Coded: only_option, asked_for, fits, fastest, not_needed, …"""
+    """Coded: asked_for, only_option, fastest, fits, smallest_that_fits, needed_to_fit, nearest_to_fitting, …"""
     text: str
+    """One sentence for people."""
     rejected: tuple[Rejected, ...] = ()
     override: str | None = None
     """The key of the flow that overrides it."""
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
+    """A condition at a stage's end."""
+
     metric: str
     at_least: float | None = None
     at_most: float | None = None
     when: str = "end"
+    """end, or first: the stage is left as soon as it holds."""
     otherwise: str = "stop"
+    """stop or continue."""
 
 
 class StageRun(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a stage runs and what it writes."""
+
     steps: int
     seed: int = 0
     checkpoint_every_steps: int | None = None
@@ -132,8 +157,11 @@ class StageRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One flow of the plan, from its graph to its instructions."""
+
     name: str
     graph: Graph
+    """After all passes."""
     pools: tuple[Pool, ...]
     edges: tuple[Edge, ...]
     """The lowered edges: from, to, kind, fields, origin (the same values as in `graph.edges`)."""
@@ -158,15 +186,23 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Digests(msgspec.Struct, frozen=True, kw_only=True):
+    """sha256 of what the plan depends on."""
+
     flow: str
+    """Of the stages' graphs and runs."""
     cluster: str
     profile: str
+    """Of the rates and constants that times are made from."""
     code: str
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole file."""
+
     flowrl_plan: int = PLAN_VERSION
+    """Version of this format. It may not be left out."""
     name: str
+    """Of the flow."""
     digests: Digests
     verdict: str
     """fits or infeasible."""
