@@ -192,8 +192,9 @@ class Digests(msgspec.Struct, frozen=True, kw_only=True):
     """Of the stages' graphs and runs."""
     cluster: str
     profile: str
-    """Of the rates and constants that times are made from."""
+    """Of the device and model catalogues."""
     code: str
+    """Of FlowRL's version and the files with the user's functions."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
