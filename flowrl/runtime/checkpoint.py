@@ -26,8 +26,11 @@ class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
     step: int
     cursors: Mapping[str, int]
     """Data op → the place in its order where the next prompts start."""
-    versions: Mapping[str, int]
-    """Weights edge → versions published."""
+    waiting: Mapping[str, tuple[int, ...]]
+    """Weights edge → the versions that wait on it, oldest first; the newest is the last one published."""
+    fresh: tuple[str, ...]
+    """Weights edges whose newest version is the weights in this checkpoint. Other versions that wait lie under
+    weights/EDGE/."""
     ledger: str
     """Digest of ledger.jsonl up to here."""
     plan: str
@@ -86,6 +89,11 @@ class Checkpoints:
 
     def _part(self, step: int) -> Path:
         return self._folder / f".step-{step:06d}.part"
+
+
+def weights_file(folder: Path, edge: str, version: int) -> Path:
+    """Where the checkpoint `folder` keeps a weight version that waits on an edge: its buffer's bytes."""
+    return folder / "weights" / re.sub(r"[^A-Za-z0-9_.-]+", "-", edge) / f"version-{version:06d}.bin"
 
 
 def newest(run_folder: Path, stages: Sequence[str]) -> Checkpoint | None:

@@ -203,7 +203,7 @@ class Driver:
         saves = [i for i in self._stage.programs.instructions if i.kind is InstructionKind.SAVE]
         if saves:
             folder = self._begin_save(step)
-            self._carry_out([Work(Firing(instruction=i, step=step), folder=folder) for i in saves])
+            self._carry_out([self._state.save(Firing(instruction=i, step=step), folder) for i in saves])
             self._finish_save(step)
 
     def _carry_out(self, works: Sequence[Work]) -> None:
@@ -234,7 +234,8 @@ class Driver:
                 stage=self._stage.name,
                 step=step,
                 cursors=self._state.cursors.at_end(step),
-                versions=self._state.versions_at_end(step),
+                waiting={id: edge.waiting_at_end(step) for id, edge in self._state.edges.items()},
+                fresh=tuple(id for id, edge in self._state.edges.items() if edge.is_fresh(step)),
                 ledger=ledger,
                 plan=plan,
             )

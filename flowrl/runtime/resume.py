@@ -12,7 +12,7 @@ from msgspec import structs
 
 from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.plan.plan import Plan
-from flowrl.runtime.checkpoint import Checkpoint, newest
+from flowrl.runtime.checkpoint import Checkpoint, newest, weights_file
 from flowrl.runtime.jsonl import cut_back
 from flowrl.runtime.launchers.choose import AUTO, choose
 from flowrl.runtime.ledger import START, digest_of
@@ -47,8 +47,23 @@ def resume(run_folder: Path, launcher: str | None = None, session: SessionOption
 def start_of(checkpoint: Checkpoint | None) -> StartPoint:
     if checkpoint is None:
         return StartPoint()
-    state = checkpoint.state
-    return StartPoint(step=state.step, cursors=state.cursors, versions=state.versions, folder=checkpoint.folder)
+    state, folder = checkpoint.state, checkpoint.folder
+    waiting = {edge: _waiting(checkpoint, edge) for edge in state.waiting}
+    republish = {
+        edge
+        for edge, versions in waiting.items()
+        if versions[-1] and (edge in state.fresh or versions != state.waiting[edge])
+    }
+    return StartPoint(state.step, state.cursors, waiting, frozenset(republish), folder)
+
+
+def _waiting(checkpoint: Checkpoint, edge: str) -> tuple[int, ...]:
+    """The versions that waited on an edge, if the checkpoint has their weights; else its own weights in their place."""
+    waiting, newest_version = checkpoint.state.waiting[edge], checkpoint.state.waiting[edge][-1]
+    needed = set(waiting) - {0} - ({newest_version} if edge in checkpoint.state.fresh else set())
+    if all(weights_file(checkpoint.folder, edge, version).exists() for version in needed):
+        return waiting
+    return (newest_version,) * len(waiting)
 
 
 def _cut_back(run_folder: Path, plan: Plan, checkpoint: Checkpoint | None) -> None:

@@ -15,11 +15,11 @@ from flowrl.execution.contract import Firing
 from flowrl.graph.graph import Kind, Op
 from flowrl.graph.params import DataParams, UpdateParams
 from flowrl.plan.plan import Layout, StagePlan
-from flowrl.program.program import Instruction, InstructionKind, Program, Rows
+from flowrl.program.program import ChannelKind, Instruction, InstructionKind, Program, Rows
 from flowrl.runtime.launchers.contract import Completion, Work
 from flowrl.runtime.records import RecordStore
 from flowrl.runtime.rows import ids_by_rank, prompts_of, rows_to_take
-from flowrl.runtime.versions import Cursors, WeightEdge, weight_edges
+from flowrl.runtime.versions import Cursors, WeightEdge
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,10 @@ class StartPoint:
 
     step: int = 0
     cursors: Mapping[str, int] = field(default_factory=dict[str, int])
-    versions: Mapping[str, int] = field(default_factory=dict[str, int])
+    waiting: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    """Weights edge → versions that wait on it; without an entry version 0."""
+    republish: frozenset[str] = frozenset()
+    """Weights edges whose newest version is the restored weights, to be sent once more."""
     folder: Path | None = None
 
 
@@ -55,7 +58,14 @@ class StageState:
         self._senders = _by_edge(stage.programs, InstructionKind.SEND_WEIGHTS)
         self._receivers = _by_edge(stage.programs, InstructionKind.RECEIVE_WEIGHTS)
         self.records = RecordStore(stage.graph, stage.programs, is_idle)
-        self.edges = weight_edges(stage.programs, start.versions)
+        self.edges = {
+            channel.edge: WeightEdge(
+                channel.edge, start.waiting.get(channel.edge, (0,) * channel.initial_tokens), start.step
+            )
+            for channel in stage.programs.channels
+            if channel.kind is ChannelKind.WEIGHTS and channel.edge is not None
+        }
+        self._republish = start.republish
         self.cursors = Cursors(start.cursors)
         self._layouts = {placed.role: placed.layout for pool in stage.pools for placed in pool.roles}
         self._made_with: dict[tuple[str, int], int] = {}
@@ -75,14 +85,27 @@ class StageState:
             return None
         if kind is InstructionKind.RUN:
             return self._run(firing)
-        return Work(firing, folder=save_to if kind is InstructionKind.SAVE else None)
+        if kind is InstructionKind.SAVE and save_to is not None:
+            return self.save(firing, save_to)
+        return Work(firing)
+
+    def save(self, firing: Firing, folder: Path) -> Work:
+        """Save the role, and the versions of its weights that wait between this step and the next."""
+        keep: dict[str, tuple[int, ...]] = {}
+        for id, edge in self.edges.items():
+            waiting = set(edge.waiting_at_end(firing.step)) - {0}
+            if edge.is_fresh(firing.step):
+                waiting.discard(edge.at_end(firing.step))
+            if waiting and self._senders[id].role == firing.instruction.role:
+                keep[id] = tuple(sorted(waiting))
+        return Work(firing, folder=folder, keep_weights=keep)
 
     def republish(self) -> tuple[Work, ...]:
-        """After a restore: each weights edge sends the restored weights once more, as the version they count as."""
+        """After a restore: edges whose newest version is the restored weights send them once more."""
         return tuple(
             Work(Firing(instruction=instruction, step=0), version=self.edges[edge].published.now)
             for edge, instruction in self._senders.items()
-            if self.edges[edge].published.now
+            if edge in self._republish
         )
 
     def completed(self, completion: Completion) -> Trained | None:
@@ -107,9 +130,6 @@ class StageState:
         """The weight version behind the samples that `op` reads or makes; None on rows of a data set."""
         space = self.records.space(op)
         return None if space is None else self._made_with.get((space, step))
-
-    def versions_at_end(self, step: int) -> dict[str, int]:
-        return {id: edge.at_end(step) for id, edge in self.edges.items()}
 
     def _run(self, firing: Firing) -> Work:
         instruction = firing.instruction

@@ -7,11 +7,10 @@ may already be in a later one. Counts only; holds no weights and no rows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flowrl.diag.diagnostic import InternalError
-from flowrl.program.program import ChannelKind, Program
 
 REMEMBERED_STEPS = 64
 
@@ -29,22 +28,25 @@ class History:
         for old in sorted(self.by_step)[:-REMEMBERED_STEPS]:
             del self.by_step[old]
 
-    def at_end(self, step: int, initial: int) -> int:
+    def at_end(self, step: int, initial: int = 0) -> int:
         return max(((s, v) for s, v in self.by_step.items() if s <= step), default=(0, initial))[1]
 
 
 class WeightEdge:
     """One weights channel: the versions that wait on it, the last one published, the one its target holds.
 
-    Version v is the v-th that was published; version 0 is the initial weights. `restored` is the version that a
-    checkpoint's weights count as: all tokens on the channel stand for it, so a resumed lagged run starts fresher.
+    Version v is the v-th that was published; version 0 is the initial weights. `waiting`: what lies on the channel
+    after `step` steps, oldest first: one for each initial token, the newest being the last one published.
     """
 
-    def __init__(self, edge: str, tokens: int, restored: int = 0) -> None:
+    def __init__(self, edge: str, waiting: Sequence[int], step: int = 0) -> None:
+        if not waiting:
+            raise InternalError(f"the channel of `{edge}` has no initial token")
+        first = step - len(waiting) + 1
         self.edge = edge
-        self.published = History(now=restored)
-        self._initial = restored
-        self._waiting = deque([restored] * tokens)
+        self.published = History(waiting[-1], {first + place: version for place, version in enumerate(waiting)})
+        self._waiting = deque(waiting)
+        self._tokens = len(waiting)
         self.held = 0
 
     def send(self, step: int, *, idle: bool) -> int:
@@ -62,16 +64,16 @@ class WeightEdge:
 
     def at_end(self, step: int) -> int:
         """The last version published up to the end of `step`."""
-        return self.published.at_end(step, self._initial)
+        return self.published.at_end(step)
 
+    def waiting_at_end(self, step: int) -> tuple[int, ...]:
+        """What lies on the channel between `step` and the next step, whoever may be ahead by now."""
+        return tuple(self.at_end(s) for s in range(step - self._tokens + 1, step + 1))
 
-def weight_edges(program: Program, restored: Mapping[str, int]) -> dict[str, WeightEdge]:
-    """One for each weights channel, by the id of its edge."""
-    return {
-        channel.edge: WeightEdge(channel.edge, channel.initial_tokens, restored.get(channel.edge, 0))
-        for channel in program.channels
-        if channel.kind is ChannelKind.WEIGHTS and channel.edge is not None
-    }
+    def is_fresh(self, step: int) -> bool:
+        """Whether the last version published up to the end of `step` was published in it: then it is the weights that
+        the trainer has at the step's end."""
+        return self.at_end(step) != self.at_end(step - 1)
 
 
 class Cursors:

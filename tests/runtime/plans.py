@@ -94,7 +94,9 @@ def weights_edge(tokens: int = 1, every_steps: int | None = None) -> Edge:
     )
 
 
-def grpo_graph(updates: int = 1, epochs: int = 1, max_lag: int = 0, val_every: int | None = 3) -> Graph:
+def grpo_graph(
+    updates: int = 1, epochs: int = 1, max_lag: int = 0, val_every: int | None = 3, weights_every: int | None = None
+) -> Graph:
     """data → generate → score → estimate → update, with validation on another data set."""
     step = Step(prompts=4, samples_per_prompt=3, updates=updates, epochs=epochs)
     params = UpdateParams(loss="ppo", updates=updates, epochs=epochs)
@@ -124,7 +126,7 @@ def grpo_graph(updates: int = 1, epochs: int = 1, max_lag: int = 0, val_every: i
             generate_op("@val", "data.val", 1, val_every),
             score_op("@val", "data.val", val_every),
         ]
-    edges = [*edges_of(ops), weights_edge(1 + max_lag)]
+    edges = [*edges_of(ops), weights_edge(1 + max_lag, weights_every)]
     return graph_of("grpo", ops, edges, step, max_lag)
 
 

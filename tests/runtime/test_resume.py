@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
 from flowrl.diag.diagnostic import FlowError
+from flowrl.graph.graph import Graph
 from flowrl.plan.plan import Gate, Plan, StageRun
 from flowrl.runtime.runfile import RunStatus
 from tests.runtime.plans import grpo_graph, make_plan, sft_graph, split, stage_plan
@@ -79,10 +81,33 @@ def test_a_stage_that_had_passed_its_gate_is_not_run_again(tmp_path: Path) -> No
     assert logs_of(folder) == logs_of(whole.folder)
 
 
-def test_a_lagged_run_goes_on_with_fresher_weights_and_loses_no_prompt(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "graph",
+    [
+        grpo_graph(max_lag=1),
+        grpo_graph(max_lag=2, val_every=None),
+        grpo_graph(max_lag=1, weights_every=2, val_every=None),
+    ],
+    ids=["lag 1", "lag 2", "lag 1, weights every 2 steps"],
+)
+def test_weights_on_their_way_are_kept(tmp_path: Path, graph: Graph) -> None:
+    """At a lag, and where weights travel every few steps, a checkpoint holds the versions that still wait."""
+    run_ = structs.replace(RUN, steps=8, checkpoint_every_steps=3)
+    plan = make_plan(stage_plan(graph, split(graph), run=run_))
+    whole = run_fakes(plan, tmp_path / "whole")
+    for step in (4, 5, 7, 8):
+        folder = run_killed(plan, tmp_path / f"killed-{step}", at("run actor_train.update", step))
+        assert folder is not None
+        resume_fakes(folder)
+        assert logs_of(folder) == logs_of(whole.folder)
+
+
+def test_without_weights_on_their_way_a_run_goes_on_with_fresher_ones_and_loses_no_prompt(tmp_path: Path) -> None:
+    """A launcher need not keep them: the lag is smaller for a while, the prompts are the same."""
     plan = make_plan(stage_plan(grpo_graph(max_lag=1, val_every=None), run=structs.replace(RUN, steps=8)))
     folder = run_killed(plan, tmp_path, at("run actor_train.update", 6))
     assert folder is not None
+    shutil.rmtree(folder / "checkpoints" / "grpo" / "step-000004" / "weights")
     resume_fakes(folder)
     ledger = lines_of(folder / "ledger.jsonl")
     assert [entry["prompts"] for entry in ledger] == [[[4 * s, 4 * s + 4]] for s in range(8)]
@@ -94,7 +119,7 @@ def test_a_lagged_run_goes_on_with_fresher_weights_and_loses_no_prompt(tmp_path:
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("plan.json", lambda text: text.replace('"steps":5', '"steps":6')),
+        ("plan.json", lambda text: text.replace('"steps": 5', '"steps": 6')),
         ("ledger.jsonl", lambda text: text.replace('"samples":12', '"samples":11', 1)),
         ("ledger.jsonl", lambda text: "".join(text.splitlines(keepends=True)[1:])),
     ],

@@ -9,7 +9,7 @@ from flowrl.runtime.versions import Cursors, WeightEdge
 
 
 def test_at_lag_0_step_s_generates_with_version_s_minus_1() -> None:
-    edge = WeightEdge("a => b", tokens=1)
+    edge = WeightEdge("a => b", [0])
     received: list[int] = []
     for step in (1, 2, 3):
         received.append(edge.receive())
@@ -18,7 +18,7 @@ def test_at_lag_0_step_s_generates_with_version_s_minus_1() -> None:
 
 
 def test_lag_k_receives_the_initial_weights_k_times_more() -> None:
-    edge = WeightEdge("a => b", tokens=3)
+    edge = WeightEdge("a => b", [0, 0, 0])
     received: list[int] = []
     for step in range(1, 6):
         received.append(edge.receive())
@@ -27,27 +27,34 @@ def test_lag_k_receives_the_initial_weights_k_times_more() -> None:
 
 
 def test_an_idle_send_repeats_the_last_version() -> None:
-    edge = WeightEdge("a => b", tokens=1)
+    edge = WeightEdge("a => b", [0])
     assert [edge.send(1, idle=False), edge.send(2, idle=True), edge.send(3, idle=False)] == [1, 1, 2]
 
 
 def test_a_checkpoint_sees_the_versions_of_its_own_step() -> None:
-    edge = WeightEdge("a => b", tokens=2)
+    edge = WeightEdge("a => b", [0, 0])
     for step in (1, 2, 3):
         edge.send(step, idle=False)
     assert [edge.at_end(step) for step in (0, 1, 2, 3)] == [0, 1, 2, 3]
 
 
-def test_restored_tokens_stand_for_the_restored_weights() -> None:
-    edge = WeightEdge("a => b", tokens=2, restored=5)
-    assert [edge.receive(), edge.receive()] == [5, 5]
-    assert edge.at_end(0) == 5
-    assert edge.send(6, idle=False) == 6
+def test_a_restored_edge_goes_on_as_the_one_that_was_saved() -> None:
+    edge = WeightEdge("a => b", [0, 0, 0])
+    for step in range(1, 8):
+        edge.receive()
+        edge.send(step, idle=step % 2 == 0)
+    saved = edge.waiting_at_end(6)
+    assert saved == (2, 3, 3)
+    assert [edge.is_fresh(step) for step in (4, 5, 6, 7)] == [False, True, False, True]
+    restored = WeightEdge("a => b", saved, 6)
+    assert restored.send(7, idle=False) == edge.at_end(7) == 4
+    assert [restored.receive() for _ in range(4)] == [2, 3, 3, 4]
+    assert [restored.waiting_at_end(s) for s in (6, 7)] == [edge.waiting_at_end(s) for s in (6, 7)]
 
 
-def test_nothing_to_receive_is_our_fault() -> None:
+def test_a_channel_without_a_token_is_our_fault() -> None:
     with pytest.raises(InternalError):
-        WeightEdge("a => b", tokens=0).receive()
+        WeightEdge("a => b", [])
 
 
 def test_cursors_remember_the_end_of_each_step() -> None:

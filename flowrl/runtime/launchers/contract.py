@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -61,6 +61,10 @@ class Work:
     """For send_weights and receive_weights: the policy version that travels."""
     folder: Path | None = None
     """For save: the checkpoint's folder."""
+    keep_weights: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    """For save: weights edges that leave the role → versions that still wait on them and are not the role's weights of
+    now. A launcher that can writes them to checkpoint.weights_file, and has them again when it restores; without them
+    a resumed run starts with fresher weights."""
 
 
 @dataclass(frozen=True, slots=True)

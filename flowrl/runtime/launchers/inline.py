@@ -9,12 +9,15 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from flowrl.backends.batch import Batch
 from flowrl.backends.contract import Metrics, TensorSpec
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
 from flowrl.plan.plan import Plan, StagePlan
 from flowrl.program.program import ChannelKind, InstructionKind
 from flowrl.runtime.assemble import Source
+from flowrl.runtime.checkpoint import weights_file
 from flowrl.runtime.launchers.contract import Completion, Part, Work
 from flowrl.runtime.setups import RoleSetup, call_of, is_data_call, model_folders, role_setups
 from flowrl.runtime.weights import LocalBuffer, buffer_bytes
@@ -43,6 +46,8 @@ class InlineLauncher:
             self._workers[setup.role] = worker
             if restore is not None:
                 worker.restore(restore)
+        if restore is not None:
+            self._restore_weights(stage, restore)
 
     def submit(self, work: Work) -> None:
         started = time.monotonic()
@@ -77,7 +82,7 @@ class InlineLauncher:
             InstructionKind.OFFLOAD: lambda worker, _: _nothing(worker.offload()),
             InstructionKind.SEND_WEIGHTS: self._send,
             InstructionKind.RECEIVE_WEIGHTS: self._receive,
-            InstructionKind.SAVE: _save,
+            InstructionKind.SAVE: self._save,
         }
         instruction = work.firing.instruction
         return verbs[instruction.kind](self._workers[instruction.role], work)
@@ -95,10 +100,7 @@ class InlineLauncher:
     def _send(self, worker: RoleWorker, work: Work) -> Outcome:
         edge = work.firing.instruction.edge
         assert edge is not None
-        if edge not in self._buffers:
-            manifest = worker.manifest()
-            self._buffers[edge] = (LocalBuffer(buffer_bytes(manifest), slots=self._slots(edge)), manifest)
-        worker.write_weights(self._buffers[edge][0], work.version)
+        worker.write_weights(self._buffer(edge, worker), work.version)
         return (), {}
 
     def _receive(self, worker: RoleWorker, work: Work) -> Outcome:
@@ -109,18 +111,41 @@ class InlineLauncher:
         worker.read_weights(manifest, buffer, work.version)
         return (), {}
 
+    def _save(self, worker: RoleWorker, work: Work) -> Outcome:
+        if work.folder is None:
+            raise InternalError(f"`{work.firing.instruction.id}` has no folder")
+        worker.save(work.folder)
+        for edge, versions in work.keep_weights.items():
+            for version in versions:
+                file = weights_file(work.folder, edge, version)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                with self._buffers[edge][0].reading(version) as array:
+                    array.tofile(file)
+        return (), {}
+
+    def _restore_weights(self, stage: StagePlan, folder: Path) -> None:
+        """The weight versions that waited on edges when the checkpoint was made."""
+        for instruction in stage.programs.instructions:
+            edge = instruction.edge
+            if instruction.kind is not InstructionKind.SEND_WEIGHTS or edge is None:
+                continue
+            for file in sorted(weights_file(folder, edge, 0).parent.glob("version-*.bin")):
+                version = int(file.stem.removeprefix("version-"))
+                with self._buffer(edge, self._workers[instruction.role]).writing(version) as array:
+                    array[:] = np.fromfile(file, dtype=np.uint8)
+
+    def _buffer(self, edge: str, source: RoleWorker) -> LocalBuffer:
+        if edge not in self._buffers:
+            manifest = source.manifest()
+            self._buffers[edge] = (LocalBuffer(buffer_bytes(manifest), slots=self._slots(edge)), manifest)
+        return self._buffers[edge][0]
+
     def _slots(self, edge: str) -> int:
         """One more than versions may wait: none is overwritten before it is read."""
         assert self._stage is not None
         channels = self._stage.programs.channels
         waiting = [c.capacity for c in channels if c.kind is ChannelKind.WEIGHTS and c.edge == edge]
         return max(waiting, default=1) + 1
-
-
-def _save(worker: RoleWorker, work: Work) -> Outcome:
-    if work.folder is None:
-        raise InternalError(f"`{work.firing.instruction.id}` has no folder")
-    return _nothing(worker.save(work.folder))
 
 
 def _nothing(_: None) -> Outcome:
