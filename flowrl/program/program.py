@@ -59,8 +59,8 @@ class Instruction(msgspec.Struct, frozen=True, kw_only=True):
     sends: tuple[str, ...] = ()
     every_steps: int = 1
     """It does its work in steps s (from 1) with (s - 1) % every_steps == 0; in others it passes tokens on, idle.
-    For `save`: s % every_steps == 0, and always in the last step. An idle `send_weights` repeats its last version, and
-    receiving a version that is already there changes nothing."""
+    For `save`: s % every_steps == 0, and always in the last step. An idle `send_weights` repeats its last version, an
+    idle `receive_weights` drops the version that it takes, and receiving one that is already there changes nothing."""
     start_step: int = 0
     """It does its work only in steps > start_step."""
     epilogue: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 
 import networkx as nx
 
@@ -116,10 +117,10 @@ def _rows(graph: Graph, op: Op, firing: int, firings: int) -> Rows:
 
 
 def _transfer(graph: Graph, edge: Edge, pool_of: dict[str, Pool]) -> list[Draft]:
-    """Send and receive of a weights edge. The receiver always looks: an idle send repeats the last version."""
+    """Send and receive of a weights edge. A receiver that works seldom (validation only) receives as seldom."""
     source, target = role_of_end(edge.source), role_of_end(edge.target)
-    reader = next((op for op in graph.ops if op.role == target), None)
-    if reader is None:
+    readers = [op for op in graph.ops if op.role == target]
+    if not readers:
         raise InternalError(f"`{edge.id}`: role `{target}` has no op")
     send = Instruction(
         id=f"send_weights {source} => {target}",
@@ -136,9 +137,10 @@ def _transfer(graph: Graph, edge: Edge, pool_of: dict[str, Pool]) -> list[Draft]
         pool=pool_of[target].name,
         role=target,
         edge=edge.id,
+        every_steps=gcd(*(op.every_steps for op in readers)),
         epilogue=True,
     )
-    return [Draft(send, Phase.TRAIN), Draft(receive, phase_of(graph.role(target).kind, reader.method))]
+    return [Draft(send, Phase.TRAIN), Draft(receive, phase_of(graph.role(target).kind, readers[0].method))]
 
 
 def _save(role: str, pool: Pool, run: StageRun) -> Draft:

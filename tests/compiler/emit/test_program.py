@@ -134,6 +134,19 @@ def test_validation_is_seldom_and_once_more_at_the_end() -> None:
     assert not _instruction(program, "run actor_infer.generate").epilogue
 
 
+def test_generator_that_only_validates_receives_as_seldom_as_it_works() -> None:
+    graph = make_ppo()
+    kept = [op for op in graph.ops if op.method == "update" or op.id.endswith("val") or op.id == "data.train"]
+    ids = {op.id for op in kept}
+    edges = [e for e in graph.edges if e.kind is EdgeKind.WEIGHTS or {e.source, e.target} <= ids]
+    edges += [data("data.train", "actor_train.update"), data("data.train", "critic.update")]
+    program = emit(make_graph(kept, edges, graph.step), one_pool(), RUN)
+    for id in ("receive_weights actor_train => actor_infer", "load actor_infer", "offload actor_infer"):
+        instruction = _instruction(program, id)
+        assert (instruction.every_steps, instruction.epilogue) == (20, True), id
+    assert _instruction(program, "send_weights actor_train => actor_infer").every_steps == 1
+
+
 def test_metric_of_training_rows_read_seldom_is_no_validation() -> None:
     graph = make_ppo()
     ops = (*graph.ops, make_op("reward.score@extra", every_steps=5))
