@@ -61,8 +61,9 @@ def _text_of_pools(best: Candidate, others: Sequence[Candidate]) -> str:
         return shape
     fitting = sum(each.laid.fits and not each.starved for each in others)
     more = max(0, len(others) - MOST_REJECTED)
-    unseen = f", {more} more not listed" if more else ""
-    return f"{shape}; {len(others)} other ways tried, {fitting} of them fit{unseen}"
+    ways = "1 other way was tried" if len(others) == 1 else f"{len(others)} other ways were tried"
+    fit = {0: "none fits", 1: "1 fits"}.get(fitting, f"{fitting} fit")
+    return f"{shape}; {ways}, {fit}" + (f"; {more} more are not listed" if more else "")
 
 
 def _rejected(candidate: Candidate, best: Candidate) -> Rejected:

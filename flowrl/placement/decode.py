@@ -91,7 +91,7 @@ def generate_time(
     )
     each = rows.count / layout.dp
     prompt, mean, most = (
-        float(given.value) for given in (lengths.prompt_mean, lengths.response_mean, lengths.response_most)
+        float(given.value) for given in (lengths.prompt_mean, lengths.response_mean, lengths.response_tail)
     )
     whole = decode_seconds(shape, engine, layout.tp, placed.dtype_bytes, each, prompt, mean, most)
     prefilled = each if placed.backend != "vllm" else max(1.0, rows.prompts.value / layout.dp)
@@ -101,7 +101,7 @@ def generate_time(
         "Pm": Given(shape.multiplied_parameters, shape.origin),
         "N": Given(prefilled, "prompts of one engine; vLLM computes a prompt once for all its samples"),
         "p": lengths.prompt_mean,
-        "M": lengths.response_most,
+        "M": lengths.response_tail,
         "s": Given(whole / most, f"mean decode step: {each:,.0f} sequences at first, response mean {mean:,.0f}"),
     }
     return [

@@ -44,6 +44,7 @@ class Assumption(msgspec.Struct, frozen=True, kw_only=True):
     response_tokens: float | None = None
     response_tokens_p99: float | None = None
     seconds: float | None = None
+    """Mean latency of a call; calls follow each other, so it is the mean that adds up."""
     origin: str = "assume"
 
 

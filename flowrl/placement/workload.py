@@ -39,6 +39,8 @@ class Lengths:
     prompt_mean: Given
     response_most: Given
     response_mean: Given
+    response_tail: Given
+    """The longest that is likely: `assume:`'s 99th percentile, else the most."""
 
     @property
     def most(self) -> int:
@@ -95,7 +97,10 @@ class Workload:
         mean = Given(MEAN_SHARE * most.value, f"rule: half of max_response_tokens ({most.origin})")
         if assumed is not None and assumed.response_tokens is not None:
             mean = Given(min(assumed.response_tokens, most.value), assumed.origin)
-        return Lengths(prompt, _half(prompt), most, mean)
+        tail = most
+        if assumed is not None and assumed.response_tokens_p99 is not None:
+            tail = Given(min(max(assumed.response_tokens_p99, mean.value), most.value), assumed.origin)
+        return Lengths(prompt, _half(prompt), most, mean, tail)
 
     def seconds(self, op: Op) -> Given | None:
         """What `assume:` says of the latency of one call."""
@@ -135,7 +140,7 @@ class Workload:
         most = Given(
             max(1, limit - int(prompt.value)), "rule: the model's positions and one micro-batch, less the prompt"
         )
-        return Lengths(prompt, _half(prompt), most, _half(most))
+        return Lengths(prompt, _half(prompt), most, _half(most), most)
 
 
 def _half(most: Given) -> Given:

@@ -130,8 +130,11 @@ def test_more_samples_never_take_less(samples: int, factor: int) -> None:
 
 
 def test_assumed_lengths_shorten_generation() -> None:
-    short = GRPO + "assume: {actor_infer.generate: {response_tokens: 100}}\n"
-    assert timed(told_text(short))["run actor_infer.generate"] < timed(told_text(GRPO))["run actor_infer.generate"]
+    tokens = ("{mean: 500, p99: 2048}", "{mean: 500, p99: 1000}", "{mean: 100, p99: 1000}")
+    flows = (f"{GRPO}assume: {{actor_infer.generate: {{response_tokens: {each}}}}}\n" for each in tokens)
+    seconds = [timed(told_text(flow))["run actor_infer.generate"] for flow in (GRPO, *flows)]
+    assert seconds == sorted(seconds, reverse=True)
+    assert len(set(seconds)) == 4
 
 
 PUBLISHED = """
