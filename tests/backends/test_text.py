@@ -117,3 +117,13 @@ def test_template_travels_with_the_tokenizer(chat_codec: Codec, tmp_path: Path, 
     (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
     again = Codec(tmp_path)
     assert np.array_equal(again.encode_prompts(["1+1="])[0], chat_codec.encode_prompts(["1+1="])[0])
+
+
+def test_a_tokenizer_without_an_end_token_is_refused(folder: Path, tmp_path: Path) -> None:
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"eos_token": None}))
+    with pytest.raises(FlowError) as caught:
+        Codec(tmp_path)
+    assert caught.value.diagnostics[0].code == "FR0804"

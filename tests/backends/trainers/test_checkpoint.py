@@ -102,6 +102,7 @@ def test_another_models_checkpoint_is_refused(folder: Path, tmp_path: Path) -> N
     other = trained(make_tiny(tmp_path / "wide", hidden_size=64), 0)
     with pytest.raises(FlowError) as caught:
         other.restore(tmp_path)
+    assert caught.value.diagnostics[0].code == "FR0831"
     assert "has shape" in caught.value.diagnostics[0].notes[0]
     with pytest.raises(FlowError) as caught:
         other.restore(tmp_path / "nowhere")

@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForTokenClassification
+
+from flowrl.backends.text import Codec
+from flowrl.diag.diagnostic import FlowError
+from flowrl.graph.graph import Kind
+from flowrl.graph.params import ScoreParams
+from tests.backends.ranks import call_of, forward, rank_of, sample_rows
+from tests.backends.tiny import make_tiny
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny(tmp_path_factory.mktemp("scorers") / "m")
+
+
+@pytest.fixture(scope="module")
+def scalar_folder(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("scorers") / "scalar"
+    torch.manual_seed(3)
+    model = AutoModelForTokenClassification.from_pretrained(folder, num_labels=1)
+    torch.nn.init.normal_(model.score.weight)
+    model.save_pretrained(out)
+    Codec(folder).save(out)
+    return out
+
+
+def test_ref_log_probs_are_the_trainers(folder: Path) -> None:
+    batch = sample_rows(6)
+    scorer, trainer = rank_of(Kind.SCORER, folder, "fsdp"), rank_of(Kind.TRAINER, folder, "fsdp")
+    got = scorer.call(forward(micro_batch_tokens=20, temperature=0.8), batch).batch
+    expected = trainer.call(forward(micro_batch_tokens=20, temperature=0.8), batch).batch
+    assert list(got.columns) == ["ref_log_probs"]
+    assert np.array_equal(got.ragged("ref_log_probs").values, expected.ragged("old_log_probs").values)
+
+
+def test_values_are_the_trainers(scalar_folder: Path) -> None:
+    batch = sample_rows(6)
+    ranks = [rank_of(kind, scalar_folder, "fsdp", head="scalar") for kind in (Kind.SCORER, Kind.TRAINER)]
+    got, expected = (rank.call(forward("values"), batch).batch.ragged("values").values for rank in ranks)
+    assert got.any()
+    assert np.array_equal(got, expected)
+
+
+def test_a_reward_model_scores_the_last_token(scalar_folder: Path) -> None:
+    batch = sample_rows(9)
+    reward = rank_of(Kind.REWARD, scalar_folder, "fsdp", head="scalar")
+    result = reward.call(call_of("score", ScoreParams(flavour="model"), role="reward"), batch)
+    model = AutoModelForTokenClassification.from_pretrained(scalar_folder).eval()
+    for got, row in zip(result.batch.array("rewards"), batch.ragged("tokens").rows(), strict=True):
+        with torch.no_grad():
+            assert got == pytest.approx(model(torch.tensor([row.tolist()])).logits[0, -1, 0].item(), abs=1e-5)
+    assert result.metrics["rewards"] == (pytest.approx(float(result.batch.array("rewards").mean())), 9.0)
+    assert len(reward.call(call_of("score", ScoreParams(flavour="model")), batch.select([])).batch) == 0
+
+
+def test_a_reward_model_needs_a_scalar_head(folder: Path) -> None:
+    with pytest.raises(FlowError) as caught:
+        rank_of(Kind.REWARD, folder, "fsdp")
+    assert caught.value.diagnostics[0].code == "FR0801"
