@@ -148,8 +148,9 @@ class Driver:
     def _take_in(self, completion: Completion) -> None:
         firing = completion.work.firing
         expected = self._flying.pop((firing.instruction.id, firing.step), None) is not None
-        if not expected or (self._limit is not None and firing.step > self._limit):
-            return
+        ending = self._limit is not None or self._setup.interrupts.asked is not None
+        if not expected or (ending and firing.step > self._changed):
+            return  # of a step that will not be completed: left, or failed because it was told to stop
         self._last_completion = self._setup.clock()
         if completion.error is not None:
             raise failure(self._stage, completion, self._setup.run_folder)

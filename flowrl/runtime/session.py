@@ -91,6 +91,9 @@ class Session:
             state = RunStatus.INTERRUPTED
             raise
         except FlowError as error:
+            if self._interrupts.asked is not None:  # what was abandoned has taken it for a failure of its own
+                state = RunStatus.INTERRUPTED
+                raise self._interrupted() from error
             code = error.diagnostics[0].code
             raise with_note(error, self._what_is_left()) from error
         except OSError as error:
