@@ -14,6 +14,8 @@ _UNQUOTED_TEMPLATE = re.compile(
     r"""[:\-,\[]\s+(?P<scalar>[^\s"'#,{][^"'#,]*\{\{.*?\}\}|\{\{.*?\}\})(?P<rest>[^\s,\]}]*)"""
 )
 
+LONGEST_LINE = 2000
+
 _WORDS: tuple[tuple[str, str], ...] = (
     (r"expected ',' or '(?P<close>[\]}])'", "a `,` or the closing `{close}` is missing before this"),
     (r"found unexpected end of stream", "the text ends inside the quotes that open on line {context_line}"),
@@ -74,7 +76,8 @@ def syntax_error(error: yaml.YAMLError, text: str, file: str) -> Diagnostic:
 
 def unquoted_template(row: str, span: Span) -> Diagnostic | None:
     """FR0018 if the line holds a `{{ … }}` that is not inside quotes."""
-    found = _UNQUOTED_TEMPLATE.search(row)
+    # The search takes quadratic time on lines without quotes, so it is kept from very long ones.
+    found = _UNQUOTED_TEMPLATE.search(row) if "{{" in row and len(row) <= LONGEST_LINE else None
     if found is None:
         return None
     start = found.start("scalar")
