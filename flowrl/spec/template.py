@@ -19,10 +19,9 @@ from jinja2.sandbox import SandboxedEnvironment
 from flowrl.diag.diagnostic import Diagnostic, Help, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
-from flowrl.spec.tree import Entry, MappingNode, Node, Plain, ScalarNode, SequenceNode, subspan
+from flowrl.spec.tree import MARKS, Entry, MappingNode, Node, Plain, ScalarNode, SequenceNode, subspan
 from flowrl.spec.yaml_tree import typed
 
-MARKS = ("{{", "{%", "{#")
 LONGEST_TEXT = 100_000
 """Characters that a template may make, and the largest number that it may raise or repeat to."""
 
@@ -98,10 +97,10 @@ def undeclared(node: Node) -> set[str]:
 
 def _render_scalar(node: ScalarNode, scope: Mapping[str, Any], report: Report) -> Node:
     text = str(node.value)
-    parsed = _parse(node, text, report)
+    parsed, names = _parse(node, text, report)
     if parsed is None:
         return node
-    missing = sorted(meta.find_undeclared_variables(parsed) - set(scope))
+    missing = sorted(names - set(scope))
     for name in missing:
         report(_undefined(node, text, name, scope))
     if missing:
@@ -115,18 +114,20 @@ def _render_scalar(node: ScalarNode, scope: Mapping[str, Any], report: Report) -
     return node
 
 
-def _parse(node: ScalarNode, text: str, report: Report) -> nodes.Template | None:
+def _parse(node: ScalarNode, text: str, report: Report) -> tuple[nodes.Template | None, set[str]]:
+    """The template and the names that it uses."""
     try:
         parsed = _environment().parse(text)
+        names = meta.find_undeclared_variables(parsed)
     except (TemplateSyntaxError, RecursionError) as error:
         report(diagnose("FR0116", node.span, problem=str(getattr(error, "message", None) or error)))
-        return None
+        return None, set()
     for block in parsed.find_all(nodes.Stmt):
         if not isinstance(block, _ALLOWED_BLOCKS):
             words = f"`{{% {type(block).__name__.lower()} %}}` is not part of the language"
             report(diagnose("FR0116", node.span, problem=words))
-            return None
-    return parsed
+            return None, set()
+    return parsed, names
 
 
 def _evaluate(node: ScalarNode, text: str, parsed: nodes.Template, scope: Mapping[str, Any]) -> Node:

@@ -15,6 +15,9 @@ from flowrl.spec.flow import Origin, OriginKind, Path
 
 Plain = str | int | float | bool | None
 
+MARKS = ("{{", "{%", "{#")
+"""What a template starts with."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarNode:

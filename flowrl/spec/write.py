@@ -11,7 +11,7 @@ import yaml
 
 from flowrl.spec.flow import FlowSpec
 from flowrl.spec.roles import DEFAULT_KINDS, LABEL_PREFIX, LABELLED
-from flowrl.spec.template import MARKS
+from flowrl.spec.tree import MARKS
 
 WIDTH = 110
 """Longest entry written in braces on one line, characters."""
