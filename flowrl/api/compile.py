@@ -16,6 +16,7 @@ from flowrl.compiler.passes.pipeline import run_passes
 from flowrl.diag.diagnostic import Diagnostic, FlowError
 from flowrl.execution.estimate import estimate
 from flowrl.graph.graph import Graph
+from flowrl.graph.text import graph_digest
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
 from flowrl.placement.duration import durations
@@ -24,7 +25,6 @@ from flowrl.placement.request import Placement, PlacementRequest
 from flowrl.placement.shapes import handed_on, shapes_of
 from flowrl.plan.digests import catalogue_digest, digest
 from flowrl.plan.plan import Digests, Plan, Source, StagePlan
-from flowrl.program.check import check
 from flowrl.spec.flow import FlowSpec
 
 
@@ -79,7 +79,6 @@ def _compile_stage(
     placement = place(graph, cluster, request, shapes)
     run = lower_run(spec.stages[index].run)
     program = emit(graph, placement.pools, run)
-    check(program)
     seconds = durations(
         graph, placement.pools, program, shapes, cluster, request=request, decisions=placement.decisions
     )
@@ -90,7 +89,7 @@ def _compile_stage(
         edges=graph.edges,
         programs=program,
         memory=placement.memory,
-        estimate=estimate(program, seconds, graph, _response_tokens(graph, request)),
+        estimate=estimate(program, seconds, graph, _response_tokens(graph, request), run.steps),
         decisions=placement.decisions,
         run=run,
         gate=lower_gate(spec.stages[index].gate),
@@ -121,7 +120,7 @@ def _plan(
     return Plan(
         name=spec.document.name,
         digests=Digests(
-            flow=digest([(stage.name, stage.graph, stage.run, stage.gate) for stage in stages]),
+            flow=digest([(stage.name, graph_digest(stage.graph), stage.run, stage.gate) for stage in stages]),
             cluster=digest(cluster),
             profile=catalogue_digest(),
             code=digest((__version__, functions)),

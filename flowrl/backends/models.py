@@ -98,6 +98,8 @@ def _qwen2_config(shape: dict[str, Any], tokens: tuple[str, ...]) -> Qwen2Config
         pad_token_id=tokens.index(PAD),
         eos_token_id=tokens.index(EOS),
         bos_token_id=None,
+        # transformers' own 0.02 is for hidden sizes of thousands; a small model that starts there learns slowly.
+        initializer_range=shape["hidden_size"] ** -0.5,
     )
 
 
