@@ -25,6 +25,7 @@ def export(run_folder: Path, step: int | None, out: Path, role: str | None = Non
     `out` cannot be written.
     """
     plan, _ = load_run(run_folder)
+    run_folder = run_folder.resolve()
     checkpoint = _checkpoint(run_folder, plan, step)
     stage = next(stage for stage in plan.stages if stage.name == checkpoint.state.stage)
     chosen = _role(stage, checkpoint, role)

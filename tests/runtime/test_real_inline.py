@@ -103,8 +103,11 @@ def test_an_exported_checkpoint_loads_with_equal_logits(whole: RunResult, tmp_pa
         assert torch.equal(exported.eval()(ids).logits, reference(ids).logits)
 
 
-def test_export_takes_the_step_and_the_role_that_are_asked_for(whole: RunResult, tmp_path: Path) -> None:
-    out = export(whole.folder, 2, tmp_path / "two", role="actor_train")
+def test_export_takes_the_step_and_the_role_that_are_asked_for(
+    whole: RunResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(whole.folder.parent)
+    out = export(Path(whole.folder.name), 2, tmp_path / "two", role="actor_train")
     saved = load_file(whole.folder / "checkpoints/grpo/step-000002/actor_train/rank-0.safetensors")
     name = "model.embed_tokens.weight"
     assert torch.equal(load_file(out / "model.safetensors")[name], saved[f"model/{name}"])
