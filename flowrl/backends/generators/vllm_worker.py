@@ -62,7 +62,7 @@ class WeightExtension:
         """Make the KV cache again, zeroed."""
         for storage, nbytes in self._flowrl_sizes:
             storage.resize_(nbytes)
-            storage.fill_(0)
+            torch.tensor([], dtype=torch.uint8).set_(storage).zero_()
         self._flowrl_sizes = []
 
 

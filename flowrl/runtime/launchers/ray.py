@@ -250,10 +250,11 @@ class RayLauncher:
     def _get(self, reference: Any, role: str, rank: int | None = None, instruction: Instruction | None = None) -> Any:
         """The value of a reference that is ready, or FlowError FR0955 for the end of its process."""
         import ray
+        from ray.exceptions import RayError
 
         try:
             return ray.get(reference, timeout=START_SECONDS)
-        except ray.exceptions.RayError as error:
+        except RayError as error:
             doing = "starting" if instruction is None else f"`{instruction.id}`"
             who = f"`{role}`" if role else "a role"
             who += "" if rank is None else f", rank {rank}"
@@ -333,11 +334,8 @@ def _slots(inputs: Sequence[BoundInput], ids: IntArray | None) -> tuple[tuple[Sl
 
 def _complete(flight: _Flight) -> Completion:
     outcomes = [flight.outcomes[rank] for rank in sorted(flight.outcomes)]
-    parts = tuple(
-        replace(flight.outcomes[rank].part, handle=rows)
-        for rank, rows in sorted(flight.rows.items())
-        if flight.outcomes[rank].part is not None
-    )
+    made = [(flight.outcomes[rank].part, rows) for rank, rows in sorted(flight.rows.items())]
+    parts = tuple(replace(part, handle=rows) for part, rows in made if part is not None)
     start = min(outcome.start_seconds for outcome in outcomes)
     end = max(outcome.start_seconds + outcome.seconds for outcome in outcomes)
     metrics = merge([outcome.metrics for outcome in outcomes])

@@ -110,7 +110,8 @@ def difference_metrics(rank: ModelRank, computed: Ragged, batch: Batch) -> Metri
     if "rollout_log_probs" not in batch.columns:
         return {}
     mask = batch.ragged("loss_mask").values.astype(np.bool_)
-    far = np.abs(computed.values - batch.ragged("rollout_log_probs").values)[mask]
+    rollout = np.asarray(batch.ragged("rollout_log_probs").values, dtype=np.float64)
+    far = np.abs(np.asarray(computed.values, dtype=np.float64) - rollout)[mask]
     count = float(mask.sum())
     farthest = largest(float(far.max()) if count else 0.0, rank.mesh)
     return {DIFFERENCE_MEAN: (float(far.mean()) if count else 0.0, count), DIFFERENCE_MAX: (farthest, 1.0)}
