@@ -1,6 +1,9 @@
-"""A process that runs a fake plan until a signal ends it: python -m tests.runtime.interrupted RUNS METHOD SECONDS.
+"""A process that runs a fake plan until a signal ends it.
 
-Every call of METHOD takes SECONDS. Prints `begun` when the second step has begun.
+    python -m tests.runtime.interrupted RUNS METHOD SECONDS [EVERY]
+
+Every call of METHOD takes SECONDS; a checkpoint is written every EVERY steps (only at the end). Prints the op of step 2
+that begins.
 """
 
 from __future__ import annotations
@@ -31,11 +34,13 @@ def say(line: str | None) -> None:
     sys.stdout.flush()
 
 
-def main(runs: Path, method: str, seconds: float) -> int:
+def main(runs: Path, method: str, seconds: float, every: int | None) -> int:
     def slow(setup: RankSetup) -> object:
         return Slow(make_fake(setup), method, seconds)
 
-    plan = make_plan(stage_plan(grpo_graph(val_every=None), run=StageRun(steps=50, loggers=())))
+    plan = make_plan(
+        stage_plan(grpo_graph(val_every=None), run=StageRun(steps=50, checkpoint_every_steps=every, loggers=()))
+    )
     session = SessionOptions(progress=False, make_launcher=lambda kind, threads: Telling(threads, slow))
     try:
         run(plan, RunOptions(runs=runs, session=session))
@@ -46,4 +51,4 @@ def main(runs: Path, method: str, seconds: float) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), int(sys.argv[4]) if sys.argv[4:] else None))

@@ -17,9 +17,11 @@ from tests.runtime.runs import lines_of, resume_fakes
 ROOT = Path(__file__).parents[2]
 
 
-def _interrupt(runs: Path, method: str, seconds: float, until: str, number: signal.Signals) -> tuple[int, str, float]:
+def _interrupt(
+    runs: Path, method: str, seconds: float, until: str, number: signal.Signals, *more: str
+) -> tuple[int, str, float]:
     """Send the signal once `until` is printed: exit status, the last line, seconds it took to end."""
-    command = [sys.executable, "-m", "tests.runtime.interrupted", str(runs), method, str(seconds)]
+    command = [sys.executable, "-m", "tests.runtime.interrupted", str(runs), method, str(seconds), *more]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     for line in process.stdout:
@@ -60,6 +62,14 @@ def test_an_update_that_has_begun_is_completed_first(tmp_path: Path) -> None:
     resumed = resume_fakes(folder)
     assert [line["prompts"][0][0] for line in lines_of(folder / "ledger.jsonl")] == [4 * s for s in range(50)]
     assert resumed.stages[0].steps == 50
+
+
+def test_a_process_that_is_killed_leaves_a_run_that_goes_on(tmp_path: Path) -> None:
+    status, _, _ = _interrupt(tmp_path, "update", 1.0, "actor_train.update", signal.SIGKILL, "1")
+    folder, state, checkpoints = _state(tmp_path)
+    assert (status, state, checkpoints) == (-signal.SIGKILL, "running", ["step-000001"])
+    resume_fakes(folder)
+    assert [line["prompts"][0][0] for line in lines_of(folder / "ledger.jsonl")] == [4 * s for s in range(50)]
 
 
 def test_the_first_signal_is_noted_and_the_second_ends_everything() -> None:
