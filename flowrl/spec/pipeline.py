@@ -108,8 +108,10 @@ def _documents(
     base = checker.validate(FlowDocument, root.without("stages"))
     inherited = [_inherit(root, stage) for stage in stages.items]
     resolved = [checker.validate(StageDocument, stage) for stage in inherited if isinstance(stage, MappingNode)]
-    if not all(isinstance(stage, MappingNode) for stage in stages.items):
-        checker.validate(FlowDocument, root)
+    bad = tuple(stage for stage in stages.items if not isinstance(stage, MappingNode))
+    if bad:
+        entry = replace(root.entries["stages"], node=replace(stages, items=bad))
+        checker.validate(FlowDocument, root.with_entry(entry))
     made = tuple(stage for stage in resolved if stage is not None)
     if base is None or len(made) != len(stages.items):
         return None

@@ -36,13 +36,12 @@ def preset_text(name: str) -> str:
 
 
 def apply_presets(root: MappingNode, presets: Presets) -> MappingNode:
-    """Merge the preset under the flow, and each stage's under the stage. Raises FlowError (FR0114)."""
-    merged = _apply(root, presets)
-    stages = merged.entries.get("stages")
-    if stages is None or not isinstance(stages.node, SequenceNode):
-        return merged
+    """Merge the preset under the flow, or each stage's under the stage. Raises FlowError (FR0114)."""
+    stages = root.entries.get("stages")
+    if stages is None or not isinstance(stages.node, SequenceNode) or not stages.node.items:
+        return _apply(root, presets)
     items = tuple(_apply(item, presets) if isinstance(item, MappingNode) else item for item in stages.node.items)
-    return merged.with_entry(replace(stages, node=replace(stages.node, items=items)))
+    return root.with_entry(replace(stages, node=replace(stages.node, items=items)))
 
 
 def _apply(node: MappingNode, presets: Presets) -> MappingNode:
