@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from flowrl.backends.generators.cache import roomy_cache
 from flowrl.backends.generators.sampling import Sampling, pick
 
 Ids = npt.NDArray[np.int32]
@@ -103,7 +104,7 @@ def _start(model: Any, prompts: Sequence[Ids], samples: int) -> _Running:
         padded[row, longest - len(prompt) :] = prompt
     places = torch.arange(longest, device=device)[None] - (longest - lengths)[:, None]
     mask = None if bool((lengths == longest).all()) else places >= 0
-    cache = DynamicCache(config=model.config)
+    cache = roomy_cache(model.config)
     logits = _forward(model, torch.from_numpy(padded).to(device), mask, places.clamp(min=0), cache)
     if samples > 1:
         cache.batch_repeat_interleave(samples)
