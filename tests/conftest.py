@@ -6,6 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Shared machines stall, and a run that fails must fail again: no deadlines, the same examples each time.
+settings.register_profile(
+    "flowrl", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+)
+settings.load_profile("flowrl")
 
 Golden = Callable[[Path, str], None]
 

@@ -19,7 +19,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from flowrl.diag.diagnostic import Diagnostic, Help, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
-from flowrl.spec.tree import MARKS, Entry, MappingNode, Node, Plain, ScalarNode, SequenceNode, subspan
+from flowrl.spec.tree import Entry, MappingNode, Node, Plain, ScalarNode, SequenceNode, may_be_template, subspan
 from flowrl.spec.yaml_tree import typed
 
 LONGEST_TEXT = 100_000
@@ -68,7 +68,7 @@ def _environment() -> _Environment:
 
 
 def has_template(node: Node) -> bool:
-    return isinstance(node, ScalarNode) and isinstance(node.value, str) and any(mark in node.value for mark in MARKS)
+    return isinstance(node, ScalarNode) and may_be_template(node)
 
 
 def render_tree(node: Node, scope: Mapping[str, Any], report: Report) -> Node:

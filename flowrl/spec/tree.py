@@ -72,6 +72,13 @@ class MappingNode:
 Node = ScalarNode | SequenceNode | MappingNode
 
 
+def may_be_template(node: ScalarNode) -> bool:
+    """Whether a text holds the mark of a template. Texts from Python are what they are."""
+    if node.kind is OriginKind.PYTHON or not isinstance(node.value, str):
+        return False
+    return any(mark in node.value for mark in MARKS)
+
+
 def plain_value(node: Node) -> Any:
     """The tree as dicts, lists and scalars."""
     if isinstance(node, MappingNode):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from flowrl.diag.diagnostic import Diagnostic, Label, diagnose
-from flowrl.spec.tree import MARKS, Entry, MappingNode, Node, SequenceNode, plain_value
+from flowrl.spec.tree import Entry, MappingNode, Node, SequenceNode, may_be_template, plain_value
 
 
 def render_variables(root: MappingNode, report: list[Diagnostic]) -> MappingNode:
@@ -35,7 +35,7 @@ def _mentions_templates(node: Node) -> bool:
         return any(_mentions_templates(entry.node) for entry in node.entries.values())
     if isinstance(node, SequenceNode):
         return any(_mentions_templates(item) for item in node.items)
-    return isinstance(node.value, str) and any(mark in node.value for mark in MARKS)
+    return may_be_template(node)
 
 
 def _render(node: Node, scope: Mapping[str, Any], report: list[Diagnostic]) -> Node:
