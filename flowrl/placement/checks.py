@@ -119,7 +119,17 @@ def _counts(cluster: Cluster, request: PlacementRequest) -> Iterator[Diagnostic]
         if needed > there:
             text = " + ".join(f"{pool.gpus} (`{pool.name}`)" for pool in pools)
             facts: dict[str, Any] = {"needed": needed, "there": there, "over": needed - there, "sum": text}
-            yield diagnose("FR0502", pools[-1].span or request.span, cluster=cluster.name, **facts)
+            span = pools[-1].span or request.span
+            yield diagnose("FR0502", span, helps=_more_slots(groups[name], needed), cluster=cluster.name, **facts)
+
+
+def _more_slots(group: NodeGroup, needed: int) -> list[Help]:
+    """On a CPU slots are declared, not counted: they may exceed the cores."""
+    if not group.device.is_cpu:
+        return []
+    return [
+        Help(text=f"declare the slots: `cluster: {{gpu: cpu, gpus_per_node: {needed}}}`; they may exceed the cores")
+    ]
 
 
 def size(group: NodeGroup) -> int:

@@ -41,10 +41,13 @@ class Lengths:
     response_mean: Given
     response_tail: Given
     """The longest that is likely: `assume:`'s 99th percentile, else the most."""
+    context: int | None = None
+    """`max_context_tokens`, which prompt and response together do not exceed."""
 
     @property
     def most(self) -> int:
-        return int(self.prompt_most.value + self.response_most.value)
+        both = int(self.prompt_most.value + self.response_most.value)
+        return both if self.context is None else min(both, self.context)
 
     @property
     def mean(self) -> float:
@@ -100,7 +103,7 @@ class Workload:
         tail = most
         if assumed is not None and assumed.response_tokens_p99 is not None:
             tail = Given(min(max(assumed.response_tokens_p99, mean.value), most.value), assumed.origin)
-        return Lengths(prompt, _half(prompt), most, mean, tail)
+        return Lengths(prompt, _half(prompt), most, mean, tail, params.max_context_tokens)
 
     def seconds(self, op: Op) -> Given | None:
         """What `assume:` says of the latency of one call."""

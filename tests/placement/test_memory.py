@@ -28,7 +28,7 @@ from tests.placement.told import Told, told_text
 
 GIB = 2**30
 TABLE = json.loads((Path(__file__).parent / "fsdp_memory.json").read_text(encoding="utf-8"))["rows"]
-HELD_OUT = json.loads((Path(__file__).parent / "fsdp_memory_held_out.json").read_text(encoding="utf-8"))["rows"]
+OTHERS = json.loads((Path(__file__).parent / "fsdp_memory_others.json").read_text(encoding="utf-8"))["rows"]
 
 
 def trainer(shape: ModelShape, ranks: int, recompute: str) -> Placed:
@@ -68,25 +68,32 @@ def modelled_gib(row: dict[str, Any], name: str) -> float:
     return (bytes_of(resident_lines(placed)) + max(map(bytes_of, moments))) / GIB
 
 
-@pytest.mark.parametrize(
-    "row", TABLE, ids=lambda r: f"{r['size']}-{r['world']}-{r['seq']}-{r['act_ckpt']}{r['variant']}"
-)
+def name_of(row: dict[str, Any]) -> str:
+    return " ".join(str(row[key]) for key in ("world", "seq", "act_ckpt", "loss", "variant")).strip()
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row['size']} {name_of(row)}")
 def test_fsdp_peak_is_what_the_tracker_saw(row: dict[str, Any]) -> None:
-    """Seen: 16 of 17 rows within 0.05 %, one (recomputation, logits of the last token alone) 1.3 % too high.
+    """Seen: 15 of 17 rows within 0.05 %, the other two 0.13 % and 0.41 % too high.
 
     Rows whose loss is not Hugging Face's float32 cross entropy have no logits at the loss: that moment is left out.
     """
     found = modelled_gib(row, f"Qwen/Qwen2.5-{row['size']}")
-    assert found == pytest.approx(row["peak_GiB"], rel=0.015)
+    assert found == pytest.approx(row["peak_GiB"], rel=0.01)
     assert found >= row["peak_GiB"] * 0.999, "too low is worse than too high"
 
 
-@pytest.mark.parametrize(
-    "row", HELD_OUT, ids=lambda r: f"{r['name']}-{r['world']}-{r['seq']}-{r['act_ckpt']}-{r['loss']}"
-)
-def test_fsdp_peak_of_models_that_the_formulas_were_not_made_from(row: dict[str, Any]) -> None:
+@pytest.mark.parametrize("row", OTHERS, ids=lambda row: f"{row['name']} {name_of(row)}")
+def test_fsdp_peak_of_other_models(row: dict[str, Any]) -> None:
+    """Another size, Qwen3 with its norms of queries and keys, Llama.
+
+    Formulas made from the table above alone were off by −3.6 to +4.0 % on the first seven rows; the moments of the
+    first and of the last layer were then added from them (−0.1 to +3.9 % now). The last three rows were traced
+    after that and changed nothing: 0.0, +0.7 and +1.1 %.
+    """
     found = modelled_gib(row, row["name"])
-    assert found == pytest.approx(row["peak_GiB"], rel=0.06)
+    assert found == pytest.approx(row["peak_GiB"], rel=0.05)
+    assert found >= row["peak_GiB"] * 0.99
 
 
 def phases(told: Told) -> tuple[Memory, ...]:
@@ -156,6 +163,14 @@ def test_an_engine_without_room_for_one_sequence_does_not_start() -> None:
     told = told_text(flow.replace("nodes: 2, gpus_per_node: 8", "nodes: 1, gpus_per_node: 1"), None)
     start = next(e for e in told.placement.memory if e.phase == "start actor_infer")
     assert start.peak_bytes > start.limit_bytes
+
+
+def test_a_limit_of_the_context_bounds_the_cache() -> None:
+    flow = GRPO.replace("max_response_tokens: 2048", "max_response_tokens: 2048, max_context_tokens: 1500")
+    for text, tokens in ((GRPO, 3072), (flow, 1500)):
+        start = next(e for e in told_text(text).placement.memory if e.phase == "start actor_infer")
+        cache = next(line for line in start.lines if line.what.startswith("KV cache"))
+        assert cache.value == tokens * 57_344
 
 
 def test_offloaded_state_lies_on_the_host() -> None:

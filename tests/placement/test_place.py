@@ -217,6 +217,15 @@ def test_faults(section: str, expected: str) -> None:
     assert code(with_placement(GRPO, section)) == expected
 
 
+def test_too_many_slots_of_a_cpu_can_be_declared() -> None:
+    flow = GRPO.replace("vllm", "hf").replace("{gpu: H100-80G, nodes: 2, gpus_per_node: 8}", "1xcpu")
+    section = "{pools: {a: {gpus: 1, roles: [actor_infer]}, b: {gpus: 2, roles: [actor_train, reward]}}}"
+    with pytest.raises(FlowError) as caught:
+        told_text(with_placement(flow, section))
+    (fault,) = caught.value.diagnostics
+    assert (fault.code, "gpus_per_node: 3" in fault.helps[0].text) == ("FR0502", True)
+
+
 def test_faults_are_told_together() -> None:
     section = "{pools: {a: {gpus: 20, roles: [actor_infre, reward]}, host: {gpus: 1, roles: [reward]}}}"
     with pytest.raises(FlowError) as caught:
