@@ -3,7 +3,6 @@ weights colocated and split, in one process and on Ray."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -88,9 +87,8 @@ def test_inline_placements_are_bit_equal(reference: dict[str, object], placement
 
 
 @pytest.fixture
-def ray_package() -> Iterator[None]:
+def ray_package() -> None:
     pytest.importorskip("ray")
-    yield
 
 
 @pytest.mark.ray
