@@ -35,8 +35,8 @@ ROOM_LINES: Mapping[str, int] = {
     "flowrl/report": 1200,
     "flowrl/runtime": 4800,
     "flowrl/spec": 4600,
-    "tests": 14000,
-    "tools": 500,
+    "tests": 16000,
+    "tools": 600,
 }
 
 
