@@ -45,6 +45,7 @@ class Interrupts:
         """Whether the deadline or a second signal came."""
         self._deadline_seconds = deadline_seconds
         self._abandonable = False
+        self._settled = False
 
     @property
     def name(self) -> str:
@@ -79,12 +80,13 @@ class Interrupts:
             self._abandonable = False
 
     def settled(self) -> None:
-        """All that had to be done within the deadline is done: cleaning up may take longer."""
+        """What remains after a signal is cleaning up: no deadline and no further signal may end that."""
+        self._settled = self.asked is not None
         with suppress(ValueError):
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.overdue:
+        if self.overdue or self._settled:
             return
         if self.asked is not None:
             self.overdue = True

@@ -133,6 +133,7 @@ class Session:
             finally:
                 spans.extend(driver.spans)
         finally:
+            self._interrupts.settled()
             self._spans.extend(self._of_stage(stage, span) for span in spans)
             launcher.close()
             self._logs.close_loggers()

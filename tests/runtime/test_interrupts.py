@@ -84,6 +84,18 @@ def test_the_first_signal_is_noted_and_the_second_ends_everything() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_cleaning_up_is_not_interrupted_and_the_next_stage_can_be() -> None:
+    interrupts = Interrupts(deadline_seconds=0.05)
+    with interrupts.listening():
+        interrupts.settled()
+        signal.raise_signal(signal.SIGINT)
+        assert interrupts.asked == signal.SIGINT
+        interrupts.settled()
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(0.1)
+    assert not interrupts.overdue
+
+
 def test_work_that_may_be_left_is_left_at_once() -> None:
     interrupts = Interrupts()
     with interrupts.listening(), pytest.raises(Abandoned), interrupts.abandonable():
