@@ -10,8 +10,9 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 from flowrl.diag.diagnostic import Diagnostic, FlowError
 
@@ -46,6 +47,7 @@ class Interrupts:
         self._deadline_seconds = deadline_seconds
         self._abandonable = False
         self._settled = False
+        self._former_alarm: Any = None
 
     @property
     def name(self) -> str:
@@ -59,12 +61,10 @@ class Interrupts:
             return
         handled = dict.fromkeys((signal.SIGINT, signal.SIGTERM), self._on_signal)
         former = {number: signal.signal(number, handler) for number, handler in handled.items()}
-        former_alarm = signal.signal(signal.SIGALRM, self._on_deadline)
         try:
             yield
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, former_alarm)
+            self._stop_clock()
             for number, handler in former.items():
                 signal.signal(number, handler)
 
@@ -82,8 +82,7 @@ class Interrupts:
     def settled(self) -> None:
         """What remains after a signal is cleaning up: no deadline and no further signal may end that."""
         self._settled = self.asked is not None
-        with suppress(ValueError):
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        self._stop_clock()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.overdue or self._settled:
@@ -92,12 +91,20 @@ class Interrupts:
             self.overdue = True
             raise Abandoned
         self.asked = number
+        self._former_alarm = signal.signal(signal.SIGALRM, self._on_deadline)
         signal.setitimer(signal.ITIMER_REAL, self._deadline_seconds)
         if self._abandonable:
             raise Abandoned
 
+    def _stop_clock(self) -> None:
+        """The alarm clock is the process's: it is touched only while a deadline runs."""
+        if self._former_alarm is not None:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self._former_alarm)
+            self._former_alarm = None
+
     def _on_deadline(self, number: int, frame: FrameType | None) -> None:
-        if self.asked is None or self.overdue:
+        if self.overdue:
             return
         self.overdue = True
         raise Abandoned
