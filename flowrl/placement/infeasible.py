@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
+from flowrl.diag.span import Span
 from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
@@ -47,9 +48,14 @@ def explain(
     why = f"{tightest.phase} needs {_gib(tightest.peak_bytes)} GiB of {_gib(tightest.limit_bytes)} GiB on a device"
     facts: dict[str, Any] = {"asked": _asked(request, cluster), "why": f"{why}: {_gib(over)} GiB too much"}
     fixes = _fixes((graph, cluster, request), shapes, tightest, best)
-    return diagnose(
-        "FR0501", request.span or request.cluster_span, notes=_ledger(tightest), helps=_helps(fixes), **facts
-    )
+    span = request.span or _span_of_active(graph, tightest)
+    return diagnose("FR0501", span, notes=_ledger(tightest), helps=_helps(fixes), **facts)
+
+
+def _span_of_active(graph: Graph, tightest: Memory) -> Span | None:
+    """Of the role that works in the phase: its lines come first."""
+    active = next((line.role for line in tightest.lines if line.role is not None), None)
+    return None if active is None else graph.role(active).span
 
 
 def _asked(request: PlacementRequest, cluster: Cluster) -> str:
@@ -69,7 +75,8 @@ def _ledger(entry: Memory) -> tuple[str, ...]:
     rows = [(_name(each), _gib(each.value), _formula(each), _origin(each)) for each in large]
     rest = sum(each.value for each in lines if each not in large)
     if rest:
-        rows.append((f"{len(lines) - len(large)} smaller lines", _gib(rest), "", ""))
+        small = len(lines) - len(large)
+        rows.append((f"{small} smaller line{'' if small == 1 else 's'}", _gib(rest), "", ""))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     table = (f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:<{widths[2]}}  {d}".rstrip() for a, b, c, d in rows)
     return ("\n".join((heading + f"need {_gib(entry.peak_bytes)} GiB", *(f"  {row}" for row in table))),)

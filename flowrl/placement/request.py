@@ -61,8 +61,6 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Where a value of the flow came from, by dotted path: `roles.critic.update.clip_value` → `ppo.yaml:12:5`."""
     span: Span | None = None
     """Of the value of `placement:`, if it is written."""
-    cluster_span: Span | None = None
-    """Of the value of `cluster:`, if it is written."""
 
     def origin(self, *path: str) -> str:
         """Where the value at `path` came from; `default` if the flow does not say it."""

@@ -5,48 +5,32 @@ Takes a FlowSpec and a stage; knows no cluster. Names of roles and pools are che
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from flowrl.compiler.lower.stage import Stage
 from flowrl.diag.span import Span
 from flowrl.placement.request import Assumption, LayoutRequest, Mode, PlacementRequest, PoolRequest
 from flowrl.spec.flow import FlowSpec, Origin, OriginKind
 from flowrl.spec.schema import AssumeDocument, DistributionDocument, PlacementDocument, PoolDocument
 
-_AXES = ("tp", "pp", "cp", "ep")
-
 
 def lower_placement(spec: FlowSpec, index: int) -> PlacementRequest:
     """What stage `index` asks of placement."""
     stage = Stage(spec, index)
     placement, assume = stage.document.placement, stage.document.assume
-    written = stage.written("placement")
     common = PlacementRequest(
         assume={id: _assumption(stage, id, document) for id, document in assume.items()},
         origins=_origins(spec, index),
-        span=written or stage.key_span("placement"),
-        cluster_span=stage.written("cluster"),
+        span=stage.written("placement"),
     )
     if not isinstance(placement, PlacementDocument):
-        return _with(common, Mode(placement))
-    mode = Mode.POOLS if placement.pools else Mode.AUTO
-    return PlacementRequest(
-        mode=mode,
+        return replace(common, mode=Mode(placement))
+    return replace(
+        common,
+        mode=Mode.POOLS if placement.pools else Mode.AUTO,
         pools=tuple(_pool(stage, name, pool) for name, pool in placement.pools.items()),
         pin=dict(placement.pin),
         apart=placement.apart,
-        assume=common.assume,
-        origins=common.origins,
-        span=common.span,
-        cluster_span=common.cluster_span,
-    )
-
-
-def _with(common: PlacementRequest, mode: Mode) -> PlacementRequest:
-    return PlacementRequest(
-        mode=mode,
-        assume=common.assume,
-        origins=common.origins,
-        span=common.span,
-        cluster_span=common.cluster_span,
     )
 
 
