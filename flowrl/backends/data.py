@@ -89,8 +89,9 @@ def read_rows(name: str, params: DataParams, folder: Path, span: Span | None) ->
         missing = next((column for column in wanted if column not in row), None)
         if missing is not None:
             columns = ", ".join(f"`{column}`" for column in row) or "none"
-            facts = {"row": number, "source": params.source, "column": missing, "columns": columns, "data": name}
-            raise FlowError(diagnose("FR0812", span, **facts))
+            raise FlowError(
+                diagnose("FR0812", span, row=number, source=params.source, column=missing, columns=columns, data=name)
+            )
     return rows
 
 
@@ -123,8 +124,9 @@ def _call(params: DataParams, folder: Path, span: Span | None) -> Sequence[Row]:
     try:
         value: object = call_function(function, None, **params.args)
     except UserCodeError as error:
-        facts = {"source": params.source, "error": error.told, "module": Path(file).stem, "function": attribute}
-        raise FlowError(diagnose("FR0814", span, **facts)) from error
+        module = Path(file).stem
+        fault = diagnose("FR0814", span, source=params.source, error=error.told, module=module, function=attribute)
+        raise FlowError(fault) from error
     if not isinstance(value, list | tuple):
         raise FlowError(diagnose("FR0815", span, source=params.source, found=f"a {type(value).__name__}"))
     rows = cast("Sequence[object]", value)

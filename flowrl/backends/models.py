@@ -61,8 +61,9 @@ def _from_hub(model: Model, local: Path) -> Path:
         return Path(snapshot_download(model.source, allow_patterns=_HUB_FILES))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as failure:
         last = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__
-        facts = {"model": model.name, "source": model.source, "reason": f"{reason}, and the hub: {last}"}
-        raise FlowError(diagnose("FR0803", model.span, **facts)) from failure
+        reason = f"{reason}, and the hub: {last}"
+        fault = diagnose("FR0803", model.span, model=model.name, source=model.source, reason=reason)
+        raise FlowError(fault) from failure
 
 
 def _make_inline(model: Model, shape: dict[str, Any], out: Path, seed: int) -> Path:
@@ -76,7 +77,7 @@ def _make_inline(model: Model, shape: dict[str, Any], out: Path, seed: int) -> P
     _tokenizer(tokens).save_pretrained(str(part))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(sample_seed(seed, f"model.{model.name}", 0))
-        made = Qwen2ForCausalLM(_qwen2_config(shape, tokens))
+        made: Any = Qwen2ForCausalLM(_qwen2_config(shape, tokens))
     made.to(torch_dtype(model.dtype)).save_pretrained(str(part))
     part.rename(out)
     return out

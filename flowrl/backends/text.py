@@ -101,7 +101,7 @@ class Codec:
         return [np.asarray(ids, dtype=np.int32) for ids in lists]
 
     def _check_alphabet(self, text: str, span: Span | None) -> None:
-        missing = self._alphabet and sorted(set(text) - self._alphabet)
+        missing = [] if self._alphabet is None else sorted(set(text) - self._alphabet)
         if missing:
             raise FlowError(diagnose("FR0809", span, character=repr(missing[0]), text=repr(text[:60])))
 
@@ -129,8 +129,11 @@ def _is_message(item: object) -> bool:
 def _check_length(tokens: Ids, place: _Place, max_tokens: int | None) -> None:
     if max_tokens is None or len(tokens) <= max_tokens:
         return
-    facts = {"prompt": place.prompt, "tokens": len(tokens), "max_tokens": max_tokens, "over": len(tokens) - max_tokens}
-    raise FlowError(diagnose("FR0806", place.span, **facts))
+    count = len(tokens)
+    fault = diagnose(
+        "FR0806", place.span, prompt=place.prompt, tokens=count, max_tokens=max_tokens, over=count - max_tokens
+    )
+    raise FlowError(fault)
 
 
 def _alphabet(vocabulary: Mapping[str, int]) -> frozenset[str] | None:

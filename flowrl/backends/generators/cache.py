@@ -26,6 +26,8 @@ class RoomyLayer(DynamicLayer):
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
             return super().update(key_states, value_states, *args, **kwargs)
+        assert self.keys is not None
+        assert self.values is not None
         start = self.keys.shape[-2]
         stop = start + key_states.shape[-2]
         if self._room is None or self._room[0].shape[-2] < stop:

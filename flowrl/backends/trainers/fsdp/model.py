@@ -85,6 +85,7 @@ def _load(setup: RankSetup, head: str) -> nn.Module:
 def _ready(module: Any, recompute: bool) -> None:
     """No dropout: log-probs of one version must be one number, whoever computes them. Training mode only where
     recomputation asks for it."""
+    part: Any
     for part in module.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
