@@ -162,8 +162,8 @@ def _helps(fixes: list[_Fix]) -> tuple[Help, ...]:
 
 
 def _fix_text(fix: _Fix, text_width: int, freed_width: int) -> str:
-    sign = "+" if fix.added_seconds >= 0 else "−"
-    return f"{fix.text:<{text_width}}  {_freed(fix):>{freed_width}}  {sign}{abs(fix.added_seconds):,.1f} s"
+    added = round(fix.added_seconds, 1)
+    return f"{fix.text:<{text_width}}  {_freed(fix):>{freed_width}}  {'+' if added >= 0 else '−'}{abs(added):,.1f} s"
 
 
 def _freed(fix: _Fix) -> str:

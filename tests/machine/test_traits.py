@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flowrl.backends.registry import BACKENDS, PLANNED
 from flowrl.machine.models import CARDS
 from flowrl.machine.traits import TRAITS, illegal_axis, layout_fault, legal_tp
 
@@ -39,3 +40,13 @@ def test_axes() -> None:
     assert illegal_axis(FSDP, {"dp": 8, "tp": 1}) is None
     assert illegal_axis(VLLM, {"tp": 2, "pp": 2}) == "pp"
     assert illegal_axis(MEGATRON, {"tp": 2, "pp": 2}) is None
+
+
+def test_every_backend_that_runs_a_model_has_traits_of_its_kind() -> None:
+    """The registry of the runtime is the second list: a backend that is built but has no traits could not be planned."""
+    for kind, backend in BACKENDS:
+        if backend not in ("data", "function", "torch"):
+            assert kind in TRAITS[backend].kinds
+    built = {(kind, backend) for kind, backend in BACKENDS}
+    planned = {(kind, backend) for kind, backends in PLANNED.items() for backend in backends}
+    assert {(kind, name) for name, traits in TRAITS.items() for kind in traits.kinds} <= built | planned
