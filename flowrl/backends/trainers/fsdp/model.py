@@ -85,8 +85,8 @@ def _load(setup: RankSetup, head: str) -> nn.Module:
 def _ready(module: Any, recompute: bool) -> None:
     """No dropout: log-probs of one version must be one number, whoever computes them. Training mode only where
     recomputation asks for it."""
-    part: Any
-    for part in module.modules():
+    parts: list[Any] = list(module.modules())
+    for part in parts:
         if isinstance(part, nn.Dropout):
             part.p = 0.0
         if isinstance(getattr(part, "attention_dropout", None), float):
