@@ -43,7 +43,7 @@ def test_axes() -> None:
 
 
 def test_every_backend_that_runs_a_model_has_traits_of_its_kind() -> None:
-    """The registry of the runtime is the second list: a backend that is built but has no traits could not be planned."""
+    """The runtime has its own list: a backend that is built but has no traits could not be planned."""
     for kind, backend in BACKENDS:
         if backend not in ("data", "function", "torch"):
             assert kind in TRAITS[backend].kinds
