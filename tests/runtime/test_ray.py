@@ -98,7 +98,7 @@ def _raised(plan: Plan, runs: Path, make_rank: MakeRank, stall_seconds: float = 
     return error.value
 
 
-@pytest.mark.parametrize("pools", [_pools(), _pools(infer_dp=2), colocated(grpo_graph())], ids=["split", "dp2", "one"])
+@pytest.mark.parametrize("pools", [_pools(infer_dp=2), colocated(grpo_graph())], ids=["split", "colocated"])
 def test_a_run_on_ray_is_bit_equal_to_an_inline_run(tmp_path: Path, pools: tuple[Pool, ...]) -> None:
     inline = _run(_plan(colocated(grpo_graph())), tmp_path, "inline")
     on_ray = _run(_plan(pools), tmp_path, "ray")
@@ -350,7 +350,7 @@ def _pretend_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_resumed_run_is_bit_equal(tmp_path: Path) -> None:
     from flowrl.runtime.resume import resume
 
-    whole = _run(_plan(steps=4), tmp_path / "whole", "ray")
+    whole = _run(_plan(colocated(grpo_graph()), steps=4), tmp_path / "whole", "inline")
 
     class Dying(FakeTrainer):
         def call(self, call: Call, batch: Batch) -> Result:

@@ -250,10 +250,12 @@ class RayLauncher:
     def _get(self, reference: Any, role: str, rank: int | None = None, instruction: Instruction | None = None) -> Any:
         """The value of a reference that is ready, or FlowError FR0955 for the end of its process."""
         import ray
-        from ray.exceptions import RayError
+        from ray.exceptions import GetTimeoutError, RayError
 
         try:
             return ray.get(reference, timeout=START_SECONDS)
+        except GetTimeoutError as error:
+            raise FlowError(diagnose("FR0957", count=1, seconds=f"{START_SECONDS:g}")) from error
         except RayError as error:
             doing = "starting" if instruction is None else f"`{instruction.id}`"
             who = f"`{role}`" if role else "a role"
