@@ -89,7 +89,7 @@ def test_the_ledgers_digest_is_a_chain_over_its_lines(tmp_path: Path) -> None:
 
 
 def _state(step: int) -> CheckpointState:
-    return CheckpointState(stage="grpo", step=step, cursors={"data.train": 4}, versions={}, ledger="", plan="")
+    return CheckpointState(stage="grpo", step=step, cursors={"data.train": 4}, waiting={}, fresh=(), ledger="", plan="")
 
 
 def test_a_checkpoint_is_seen_when_it_is_whole(tmp_path: Path) -> None:
