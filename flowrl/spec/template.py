@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, Undefined, UndefinedError, meta, nodes
+from jinja2 import StrictUndefined, Undefined, UndefinedError, meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import SandboxedEnvironment
 
@@ -20,7 +20,7 @@ from flowrl.diag.diagnostic import Diagnostic, Help, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
 from flowrl.spec.tree import Entry, MappingNode, Node, Plain, ScalarNode, SequenceNode, may_be_template, subspan
-from flowrl.spec.yaml_tree import typed
+from flowrl.spec.yaml_tree import LONE_SURROGATE, typed
 
 LONGEST_TEXT = 100_000
 """Characters that a template may make, and the largest number that it may raise or repeat to."""
@@ -91,7 +91,7 @@ def undeclared(node: Node) -> set[str]:
         return set()
     try:
         return meta.find_undeclared_variables(_environment().parse(str(node.value)))
-    except TemplateSyntaxError:
+    except Exception:  # told when the template is rendered
         return set()
 
 
@@ -109,7 +109,7 @@ def _render_scalar(node: ScalarNode, scope: Mapping[str, Any], report: Report) -
         return _evaluate(node, text, parsed, scope)
     except (UndefinedError, SecurityError) as error:
         report(diagnose("FR0117", node.span, problem=str(error)))
-    except (TemplateError, ArithmeticError, TypeError, ValueError, LookupError, RecursionError) as error:
+    except Exception as error:  # whatever an expression of the user's may raise
         report(diagnose("FR0117", node.span, problem=f"{type(error).__name__}: {error}"))
     return node
 
@@ -119,7 +119,7 @@ def _parse(node: ScalarNode, text: str, report: Report) -> tuple[nodes.Template 
     try:
         parsed = _environment().parse(text)
         names = meta.find_undeclared_variables(parsed)
-    except (TemplateSyntaxError, RecursionError) as error:
+    except Exception as error:  # jinja's parser lets Python's own limits through: digits, depth
         report(diagnose("FR0116", node.span, problem=str(getattr(error, "message", None) or error)))
         return None, set()
     for block in parsed.find_all(nodes.Stmt):
@@ -135,6 +135,8 @@ def _evaluate(node: ScalarNode, text: str, parsed: nodes.Template, scope: Mappin
         value: Any = _environment().compile_expression(text[2:-2].strip("-+ \n"), undefined_to_none=False)(**scope)
         return _located(value, node)
     rendered = _environment().from_string(parsed).render(**scope)
+    if LONE_SURROGATE.search(rendered):
+        raise ValueError("half of a character")
     if len(rendered) > LONGEST_TEXT:
         raise SecurityError(f"the text has more than {LONGEST_TEXT:,} characters")
     return replace(node, value=typed(rendered) if node.plain else rendered)
@@ -155,6 +157,8 @@ def _located(value: Any, node: ScalarNode) -> Node:
     """A value of an expression, all of it at the place of the expression."""
     if isinstance(value, Undefined):
         operator.truth(value)  # raises UndefinedError with jinja's words
+    if isinstance(value, str) and LONE_SURROGATE.search(value):
+        raise ValueError("half of a character")
     if value is None or isinstance(value, str | int | float | bool):
         plain: Plain = value
         return replace(node, value=plain)

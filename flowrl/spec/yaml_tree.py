@@ -34,6 +34,9 @@ LARGEST_NODES = 50_000
 _NOT_TEXT = re.compile("[^\t\n\r\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufeff\uff00-\ufffd\U00010000-\U0010ffff]")
 """What YAML forbids, and the line breaks that only YAML sees (NEL, LS, PS), which would shift every line number."""
 
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half of a character, which an escape can make and no file can hold."""
+
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOLS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _INT = re.compile(r"[-+]?[0-9]+\Z")
@@ -163,6 +166,9 @@ class _Reader:
     def _scalar(self, event: ScalarEvent) -> None:
         self._check_tag(event)
         self._count(1, event)
+        half = LONE_SURROGATE.search(event.value)
+        if half is not None:
+            self.diagnostics.append(diagnose("FR0017", self._span(event), character=f"U+{ord(half.group()):04X}"))
         plain = event.style in (None, "") and event.tag is None
         value = typed(event.value) if plain else event.value
         node = ScalarNode(value=value, span=self._span(event), kind=self.kind, text=event.value, plain=plain)

@@ -99,6 +99,11 @@ def test_keys_are_not_rendered() -> None:
         ('"{{ a // 0 }}"', "FR0117"),
         ("\"{{ a + 'x' }}\"", "FR0117"),
         ('"{{ a.real }}"', None),
+        ('"{{ ' + "(" * 3000 + "1" + ")" * 3000 + ' }}"', "FR0116"),
+        ('"{{ ' + "not " * 5000 + 'a }}"', "FR0116"),
+        ('"{{ 1' + "0" * 5000 + ' }}"', "FR0116"),
+        ('"{{ 1e400 }}"', "FR0117"),
+        ("\"{{ '\\\\ud800' }}\"", "FR0117"),
     ],
 )  # fmt: skip
 def test_what_is_refused(template: str, code: str | None) -> None:

@@ -97,6 +97,11 @@ def test_merge_keys() -> None:
     assert value(text)["d"] == {"x": 1, "y": 4}  # type: ignore[index]
 
 
+def test_half_a_character_is_refused() -> None:
+    assert codes('a: "\\ud800"') == ["FR0017"]
+    assert codes("a: \ud800") == ["FR0017"]
+
+
 def test_several_faults_are_told_at_once() -> None:
     assert codes("a: !x 1\nb: *none\na: 2\n") == ["FR0014", "FR0012", "FR0011"]
 
