@@ -119,15 +119,20 @@ class Driver:
 
     def _turn(self) -> None:
         """Start what may start, then take in what has completed."""
-        firings = [f for f in self._executor.ready() if self._limit is None or f.step <= self._limit]
-        for firing in firings:
-            self._begin(firing)
-        if not firings and not self._flying:
+        started = False
+        while firings := self._ready():  # what starts may make room for more: an idle firing completes at once
+            started = True
+            for firing in firings:
+                self._begin(firing)
+        if not started and not self._flying:
             raise InternalError("nothing runs and nothing can start: " + "; ".join(self._executor.waiting()))
         for completion in self._setup.launcher.poll(POLL_SECONDS if self._flying else 0.0):
             self._take_in(completion)
         self._require_progress()
         self._close_steps()
+
+    def _ready(self) -> list[Firing]:
+        return [f for f in self._executor.ready() if self._limit is None or f.step <= self._limit]
 
     def _begin(self, firing: Firing) -> None:
         self._executor.start(firing)
