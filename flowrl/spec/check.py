@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from math import isfinite
 
-from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
+from flowrl.diag.catalogue import CODES
+from flowrl.diag.diagnostic import Diagnostic, Help, Label, Severity, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
 from flowrl.spec.flags import FILE as FLAGS
 from flowrl.spec.flow import Path
 from flowrl.spec.roles import DEFAULT_KINDS, LABEL_PREFIX
-from flowrl.spec.tree import MappingNode, Node, ScalarNode, SequenceNode, descend, key_span
+from flowrl.spec.tree import MappingNode, Node, ScalarNode, SequenceNode, descend, key_span, walk
 
 SHARED = ("flowrl", "name", "vars", "cluster", "models", "data", "run", "allow", "stages")
 """What may stand beside `stages:`."""
 INHERITED = ("cluster", "models", "data", "run")
+
+LARGEST_INT = 1 << 63
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 _NAME_RULE = "letters, digits, `_` and `-`, and no digit first"
@@ -31,6 +35,8 @@ def check_document(root: MappingNode) -> Iterator[Diagnostic]:
     """Faults of the whole document, as written (edges parsed, nothing inherited)."""
     yield from _check_flow_name(root, ())
     yield from _check_names(root, ())
+    yield from _check_numbers(root)
+    yield from _check_allowed(root)
     stages = root.get("stages")
     if not isinstance(stages, SequenceNode) or not stages.items:
         yield from _check_starts(root, (), [], root)
@@ -96,6 +102,30 @@ def _check_labels(role: MappingNode) -> Iterator[Diagnostic]:
             yield diagnose("FR0124", entry.key_span, name=label, rule=f"a label is {_NAME_RULE}")
 
 
+def _check_numbers(root: MappingNode) -> Iterator[Diagnostic]:
+    """Numbers that a plan's JSON cannot hold. Keys with a type of their own have told what is not finite already."""
+    for path, node in walk(root):
+        value = node.value if isinstance(node, ScalarNode) else None
+        key = next((key for key in reversed(path) if isinstance(key, str)), "")
+        if isinstance(value, int) and abs(value) >= LARGEST_INT:
+            yield diagnose("FR0104", node.span, found="found a very large number", key=key, rule="smaller than 2^63")
+        elif isinstance(value, float) and not isfinite(value) and {"args", "extra"} & set(path[:-1]):
+            yield diagnose("FR0104", node.span, found=f"found {value}", key=key, rule="a finite number")
+
+
+def _check_allowed(root: MappingNode) -> Iterator[Diagnostic]:
+    """`allow` mutes warnings, by codes that exist."""
+    allow = root.get("allow")
+    for item in allow.items if isinstance(allow, SequenceNode) else ():
+        name = _text(item)
+        code = CODES.get(name)
+        warnings = [other for other, entry in CODES.items() if entry.severity == Severity.WARNING]
+        if code is None:
+            yield diagnose("FR0129", item.span, helps=_near(name, warnings, "warning"), problem=f"there is no `{name}`")
+        elif code.severity != Severity.WARNING:
+            yield diagnose("FR0129", item.span, problem=f"`{name}` is an error: {code.headline}")
+
+
 def _check_beside_stages(root: MappingNode) -> Iterator[Diagnostic]:
     for key, entry in root.entries.items():
         if key in ("roles", "edges", "step", "schedule", "placement", "assume", "use"):
@@ -159,7 +189,7 @@ def _near(name: str, known: list[str], what: str) -> list[Help]:
     if near:
         return [Help(text=f"a {what} with a near name exists: `{near[0]}`")]
     if known:
-        return [Help(text=f"the {what}s above are {', '.join(f'`{other}`' for other in known)}")]
+        return [Help(text=f"the {what}s are {', '.join(f'`{other}`' for other in known)}")]
     return [Help(text=f"there is no {what} to start from; name a folder or hub id")]
 
 

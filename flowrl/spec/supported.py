@@ -11,8 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from flowrl.diag.diagnostic import Diagnostic, diagnose
-from flowrl.spec.flow import Path
-from flowrl.spec.tree import MappingNode, Node, ScalarNode, SequenceNode
+from flowrl.spec.tree import MappingNode, Node, ScalarNode, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +70,7 @@ NOT_YET: tuple[Row, ...] = (
 
 def unsupported(root: MappingNode) -> Iterator[Diagnostic]:
     """FR0109 for everything below `root` that the table names. `root` is a flow or a stage."""
-    for path, node in _walk(root, ()):
+    for path, node in walk(root):
         text = "/".join(str(key) for key in path)
         for row in NOT_YET:
             if fnmatchcase(text, row.path) and len(path) == row.path.count("/") + 1 and _is_meant(row, node):
@@ -83,14 +82,3 @@ def _is_meant(row: Row, node: Node) -> bool:
     if row.values is None:
         return not (isinstance(node, ScalarNode) and node.value is None)
     return isinstance(node, ScalarNode) and any(node.value is v or node.value == v for v in row.values)
-
-
-def _walk(node: Node, path: Path) -> Iterator[tuple[Path, Node]]:
-    if path:
-        yield path, node
-    if isinstance(node, MappingNode):
-        for key, entry in node.entries.items():
-            yield from _walk(entry.node, (*path, key))
-    elif isinstance(node, SequenceNode):
-        for index, item in enumerate(node.items):
-            yield from _walk(item, (*path, index))

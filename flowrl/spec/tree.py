@@ -118,6 +118,17 @@ def key_span(root: Node, path: Path) -> Span:
     return found.span if found is not None else root.span
 
 
+def walk(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
+    """Every value below `node` with its path."""
+    if isinstance(node, MappingNode):
+        children: list[tuple[str | int, Node]] = [(key, entry.node) for key, entry in node.entries.items()]
+    else:
+        children = list(enumerate(node.items)) if isinstance(node, SequenceNode) else []
+    for key, below in children:
+        yield (*path, key), below
+        yield from walk(below, (*path, key))
+
+
 def merge(base: Node, over: Node) -> Node:
     """Mappings deep, everything else replaced by `over`."""
     if not (isinstance(base, MappingNode) and isinstance(over, MappingNode)):

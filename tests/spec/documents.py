@@ -103,7 +103,7 @@ def _is_accepted(cls: type[Document], keys: dict[str, Any]) -> bool:
     return True
 
 
-SECTIONS = ("models", "data", "cluster", "schedule", "placement", "run", "assume", "allow")
+SECTIONS = ("models", "data", "cluster", "schedule", "placement", "run", "assume")
 
 
 @st.composite

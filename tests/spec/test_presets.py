@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,8 @@ from flowrl.spec import OriginKind, load, loads
 from flowrl.spec.presets import FOLDER, preset_names, preset_text
 from flowrl.spec.schema import GeneratorRole, RewardRole, TrainerRole
 from tests.spec.flows import edges_of
+
+ROOT = Path(__file__).resolve().parents[2]
 
 MINIMAL = """\
 flowrl: 1
@@ -115,7 +118,7 @@ def test_labels_add_to_a_preset() -> None:
 
 
 def test_the_jobs_that_use_presets() -> None:
-    spec = load("examples/flows/02-ppo-reward-model-split.yaml", check_supported=False)
+    spec = load(ROOT / "examples" / "flows" / "02-ppo-reward-model-split.yaml", check_supported=False)
     reward = spec.document.roles["reward"]
     assert isinstance(reward, RewardRole)
     assert (reward.flavour, reward.model) == ("model", "rm")

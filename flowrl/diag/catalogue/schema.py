@@ -179,4 +179,11 @@ CODES: tuple[Code, ...] = (
         why="`args` are keyword arguments of the function that the entry names as `FILE.py:NAME`",
         help="remove `args`, or name a function",
     ),
+    Code(
+        id="FR0129",
+        headline="code that cannot be muted",
+        label="{problem}",
+        why="`allow` takes the codes of warnings; an error says that the flow means nothing, or not what it says",
+        help="remove it from `allow`",
+    ),
 )
