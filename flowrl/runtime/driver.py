@@ -123,6 +123,8 @@ class Driver:
         while firings := self._ready():  # what starts may make room for more: an idle firing completes at once
             started = True
             for firing in firings:
+                if self._limit is None and self._setup.interrupts.asked is not None:
+                    return
                 self._begin(firing)
         if not started and not self._flying:
             raise InternalError("nothing runs and nothing can start: " + "; ".join(self._executor.waiting()))
