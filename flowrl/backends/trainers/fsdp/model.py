@@ -85,12 +85,12 @@ def _load(setup: RankSetup, head: str) -> nn.Module:
 def _ready(module: Any, recompute: bool) -> None:
     """No dropout: log-probs of one version must be one number, whoever computes them. Training mode only where
     recomputation asks for it."""
-    parts: list[Any] = list(module.modules())
-    for part in parts:
+    for part in module.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
-        if isinstance(getattr(part, "attention_dropout", None), float):
-            part.attention_dropout = 0.0
+    attention: list[Any] = [p for p in module.modules() if isinstance(getattr(p, "attention_dropout", None), float)]
+    for part in attention:
+        part.attention_dropout = 0.0
     module.train(recompute)
     if recompute:
         module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
