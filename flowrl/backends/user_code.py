@@ -98,9 +98,7 @@ def _call(function: Callable[..., Any], arguments: dict[str, object]) -> Any:
     try:
         value = function(**arguments)
         return asyncio.run(_await(value)) if inspect.isawaitable(value) else value
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
+    except (Exception, SystemExit) as error:  # not what interrupts the run
         raise UserCodeError(told(error)) from error
 
 
@@ -141,9 +139,7 @@ def _run_file(path: Path, place: str, span: Span | None) -> ModuleType:
         sys.path.append(str(path.parent))  # so that the file may import its neighbours, also later
     try:
         spec.loader.exec_module(module)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
+    except (Exception, SystemExit) as error:  # not what interrupts the run
         del sys.modules[module_name]
         raise FlowError(diagnose("FR0821", span, file=place, error=told(error, path))) from error
     return module
