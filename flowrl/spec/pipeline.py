@@ -126,7 +126,7 @@ def _plain_flow(root: MappingNode, checker: _Checker) -> tuple[FlowDocument, tup
     if "step" not in root.entries and not near_names("step", root.entries.keys() - set(FlowDocument.model_fields)):
         checker.report.append(missing_step(root))
         return None
-    if document is None or document.step is None:
+    if document is None:
         return None
     stage = checker.validate(StageDocument, root.without("flowrl", "allow", "stages", "use"))
     return None if stage is None else (document, (stage,))
