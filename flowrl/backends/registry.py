@@ -83,7 +83,7 @@ def backend_of(role: Role) -> str:
 
 def built(kind: Kind) -> frozenset[str]:
     """Names of the backends of a kind that can run, third parties' included. Imports no torch."""
-    return frozenset(name for known, name in BACKENDS | _third_party() if known is kind)
+    return frozenset(name for known, name in BACKENDS | _third_party() if known == kind)
 
 
 def _third_party() -> dict[tuple[Kind, str], str]:

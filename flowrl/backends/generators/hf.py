@@ -43,10 +43,10 @@ class HfGenerator:
         hf_logging.disable_progress_bar()
         self._setup = setup
         self._codec = Codec(setup.model_folder)
-        self._model: Any = AutoModelForCausalLM.from_pretrained(
-            str(setup.model_folder), dtype=torch_dtype(setup.model.dtype), attn_implementation="sdpa"
-        )
+        arguments = {"dtype": torch_dtype(setup.model.dtype), "attn_implementation": "sdpa"} | setup.role.engine.extra
+        self._model: Any = AutoModelForCausalLM.from_pretrained(str(setup.model_folder), **arguments)
         self._model.to(setup.device).eval().requires_grad_(False)
+        _check_positions(setup, self._model.config.get_text_config())
         self._version = 0
 
     def call(self, call: Call, batch: Batch) -> Result:
@@ -169,6 +169,14 @@ def sample_ids(batch: Batch, samples: int) -> IntArray:
         return batch.ids
     first = batch.prompt_ids << SAMPLE_ID_BITS
     return (first[:, None] + np.arange(samples, dtype=np.int64)[None]).reshape(-1)
+
+
+def _check_positions(setup: RankSetup, config: Any) -> None:
+    """Beyond its positions a model goes on without an error and writes rubbish."""
+    positions, tokens = getattr(config, "max_position_embeddings", None), setup.max_tokens
+    if positions is not None and tokens is not None and tokens > positions:
+        role, over = setup.role, tokens - positions
+        raise FlowError(diagnose("FR0840", role.span, role=role.name, tokens=tokens, positions=positions, over=over))
 
 
 def _limit(params: GenerateParams, prompt_tokens: int, span: Span | None) -> int:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from flowrl.backends.generators import hf
+from flowrl.diag.diagnostic import FlowError
 from flowrl.graph.graph import Kind
 from tests.backends.ranks import generate, prompts, rank_of
 from tests.backends.tiny import make_tiny
@@ -35,3 +36,9 @@ def test_rows_end_at_different_places(tmp_path: Path) -> None:
         assert text == whole[: min(ends, default=len(whole))]
         lengths.add(len(text))
     assert len(lengths) > 5
+
+
+def test_samples_longer_than_the_models_positions_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(FlowError) as caught:
+        rank_of(Kind.GENERATOR, make_tiny(tmp_path / "m", max_positions=63), "hf")
+    assert caught.value.diagnostics[0].code == "FR0840"
