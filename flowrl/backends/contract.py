@@ -1,8 +1,8 @@
 """What every backend must do, one protocol per kind of role. One object is one rank of one role, in its own process or
 in the launcher's. A rank is called by all ranks of its role in the same order (SPMD).
 
-`batch` columns are named by the op's *slots*; the batch returned holds the op's outputs for the same ids (a generator's
-for the new sample ids). Metrics are (value, weight) pairs; the runtime takes their weighted mean over ranks and firings.
+`batch` columns are named by the op's *slots*; the batch returned holds the op's outputs for the same ids (those of a
+generator for the new sample ids). Metrics are (value, weight) pairs; the runtime takes their weighted mean over ranks and firings.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def build(setup: RankSetup) -> tuple[nn.Module, DeviceMesh | None]:
 def _refuse(setup: RankSetup) -> None:
     engine, layout = setup.role.engine, setup.layout
     odd = [f"`{name}: {getattr(layout, name)}`" for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
-    if engine.recompute not in ("none", "full"):
+    if engine.recompute not in (None, "none", "full"):
         odd.append(f"`recompute: {engine.recompute}`")
     if engine.packing:
         odd.append("`packing: true`")
