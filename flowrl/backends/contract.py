@@ -2,7 +2,8 @@
 in the launcher's. A rank is called by all ranks of its role in the same order (SPMD).
 
 `batch` columns are named by the op's *slots*; the batch returned holds the op's outputs for the same ids (those of a
-generator for the new sample ids). Metrics are (value, weight) pairs; the runtime takes their weighted mean over ranks and firings.
+generator for the new sample ids). Metrics are (value, weight) pairs; the runtime takes their weighted mean over ranks
+and firings.
 """
 
 from __future__ import annotations
