@@ -50,6 +50,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     lora: dict[str, Any] | None = None
     """rank, alpha, targets."""
     span: Span | None = None
+    """Of the source, if it is written as text; else of the model."""
+    spans: dict[str, Span] = {}
+    """Where its head and dtype stand, as far as they are written."""
 
 
 class Role(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,8 +37,8 @@ class OptimizerParams(msgspec.Struct, frozen=True, kw_only=True):
 class EngineParams(msgspec.Struct, frozen=True, kw_only=True):
     """What the process of a role takes at start."""
 
-    recompute: str = "none"
-    """Activation checkpointing: none, selective or full."""
+    recompute: str | None = None
+    """Activation checkpointing: none, selective or full; None lets the planner decide (RolePlacement.recompute)."""
     offload: bool | None = None
     """Whether the role leaves the device while another works; None lets the planner decide."""
     packing: bool = False

@@ -20,7 +20,7 @@ MOST_REJECTED = 6
 def decide(
     graph: Graph, cluster: Cluster, request: PlacementRequest, best: Candidate, tried: Sequence[Candidate]
 ) -> tuple[Decision, ...]:
-    """D1 is the choice of pools; then the layout of each role, then who leaves its devices."""
+    """D1 is the choice of pools; then the layout of each role, who leaves its devices, and what trainers recompute."""
     device_pools = [pool for pool in best.laid.pools if pool.devices]
     if not device_pools:
         return ()
@@ -28,6 +28,7 @@ def decide(
         _pools(request, best, tried),
         *(_layout(graph, request, best, pool, entry) for pool in device_pools for entry in pool.roles),
         *(decision for pool in device_pools for decision in _residency(graph, cluster, pool)),
+        *(_recompute(graph, best, entry) for pool in device_pools for entry in pool.roles if _trains(graph, entry)),
     ]
     return tuple(replace(draft, id=f"D{number}") for number, draft in enumerate(drafts, start=1))
 
@@ -63,7 +64,7 @@ def _text_of_pools(best: Candidate, others: Sequence[Candidate]) -> str:
     more = max(0, len(others) - MOST_REJECTED)
     ways = "1 other way was tried" if len(others) == 1 else f"{len(others)} other ways were tried"
     fit = {0: "none fits", 1: "1 fits"}.get(fitting, f"{fitting} fit")
-    return f"{shape}; {ways}, {fit}" + (f"; {more} more are not listed" if more else "")
+    return f"{shape}; {ways}, {fit}" + (f"; {more} more {'is' if more == 1 else 'are'} not listed" if more else "")
 
 
 def _rejected(candidate: Candidate, best: Candidate) -> Rejected:
@@ -114,3 +115,51 @@ def _residency(graph: Graph, cluster: Cluster, pool: Pool) -> Iterator[Decision]
             text=f"{entry.role} {chosen}: {'the flow says so' if asked else needed}",
             override=f"roles.{entry.role}.engine.offload",
         )
+
+
+def _trains(graph: Graph, entry: RolePlacement) -> bool:
+    return graph.role(entry.role).trainable
+
+
+_ACTIVATIONS = {
+    "none": "keeps its activations",
+    "selective": "recomputes a part of its activations",
+    "full": "recomputes its activations",
+}
+
+
+def _recompute(graph: Graph, best: Candidate, entry: RolePlacement) -> Decision:
+    passed = _recompute_passed_over(best, entry.role)
+    reason, why = _reason_of_recompute(graph, best, entry, passed)
+    return Decision(
+        id="",
+        what=f"recompute of {entry.role}",
+        chosen=entry.recompute,
+        reason=reason,
+        text=f"{entry.role} {_ACTIVATIONS[entry.recompute]} (recompute {entry.recompute}): {why}",
+        rejected=() if passed is None else (passed,),
+        override=f"roles.{entry.role}.engine.recompute",
+    )
+
+
+def _recompute_passed_over(best: Candidate, role: str) -> Rejected | None:
+    """The placement that differs in this trainer's choice alone; None where the flow says what it wants."""
+    for other in best.variants:
+        differs = [name for name, value in other.recompute.items() if best.recompute[name] != value]
+        if differs == [role]:
+            return replace(_rejected(other, best), option=other.recompute[role])
+    return None
+
+
+def _reason_of_recompute(
+    graph: Graph, best: Candidate, entry: RolePlacement, passed: Rejected | None
+) -> tuple[str, str]:
+    if graph.role(entry.role).engine.recompute is not None:
+        return "asked_for", "the flow says so"
+    if not best.laid.fits:
+        return "nearest_to_fitting", "no choice fits"
+    if entry.recompute == "none":
+        return "fits", "there is room"
+    if passed is not None and passed.reason != "does_not_fit":
+        return "fastest", "the room that it frees saves more time than it takes"
+    return "needed_to_fit", "they do not fit"

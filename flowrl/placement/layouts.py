@@ -54,12 +54,13 @@ class Layouts:
         self.graph, self.cluster, self.request, self.shapes = graph, cluster, request, shapes
         self._work = Workload(graph, shapes, request)
 
-    def lay_out(self, option: Option) -> Laid:
+    def lay_out(self, option: Option, recompute: Mapping[str, str]) -> Laid:
+        """`recompute` is by role, for those that the flow leaves open."""
         on_cpu = any(draft.group.device.is_cpu for draft in option.pools)
         pools: list[Pool] = []
         passed_over: dict[str, tuple[Rejected, ...]] = {}
         for draft in option.pools:
-            pool, over = self._pool(draft)
+            pool, over = self._pool(draft, recompute)
             pools.append(pool)
             passed_over |= over
         if not on_cpu:
@@ -74,20 +75,26 @@ class Layouts:
         placed = placed_roles(self.graph, pool, self.shapes, self.cluster, self.request)
         return pool_memory(self._work, pool, placed, limit_bytes(pool, (pool,), self.cluster))
 
-    def _pool(self, draft: Draft) -> tuple[Pool, dict[str, tuple[Rejected, ...]]]:
+    def _pool(self, draft: Draft, recompute: Mapping[str, str]) -> tuple[Pool, dict[str, tuple[Rejected, ...]]]:
         roles: list[RolePlacement] = []
         passed_over: dict[str, tuple[Rejected, ...]] = {}
         for name in draft.roles:
-            layout, over = self._layout(draft, self.graph.role(name))
-            asked = self.graph.role(name).engine.offload
-            roles.append(RolePlacement(role=name, layout=layout, offloaded=bool(asked) and len(draft.roles) > 1))
+            engine = self.graph.role(name).engine
+            entry = RolePlacement(
+                role=name,
+                layout=Layout(),
+                offloaded=bool(engine.offload) and len(draft.roles) > 1,
+                recompute=engine.recompute or recompute.get(name, "none"),
+            )
+            layout, over = self._layout(draft, entry)
+            roles.append(replace(entry, layout=layout))
             if over:
                 passed_over[name] = over
         pool = Pool(name=draft.name, devices=draft.devices, device=draft.group.device.name, roles=tuple(roles))
         return pool, passed_over
 
-    def _layout(self, draft: Draft, role: Role) -> tuple[Layout, tuple[Rejected, ...]]:
-        count = len(draft.devices)
+    def _layout(self, draft: Draft, entry: RolePlacement) -> tuple[Layout, tuple[Rejected, ...]]:
+        count, role = len(draft.devices), self.graph.role(entry.role)
         if role.name in draft.layouts:
             asked = draft.layouts[role.name]
             each = asked.tp * asked.pp * asked.cp
@@ -95,7 +102,7 @@ class Layouts:
         legal = list(self._legal(draft, role))
         over: list[Rejected] = []
         for layout in legal[:-1]:
-            short = self._alone(draft, role, layout)
+            short = self._alone(draft, replace(entry, layout=layout, offloaded=False))
             if short is None:
                 return layout, tuple(over)
             over.append(Rejected(option=layout_text(layout), reason="does_not_fit", delta=needs_text(short)))
@@ -119,14 +126,9 @@ class Layouts:
         for tp, pp in sorted(cuts, key=lambda cut: (cut[0] * cut[1], cut[1])):
             yield Layout(dp=count // (tp * pp), tp=tp, pp=pp)
 
-    def _alone(self, draft: Draft, role: Role, layout: Layout) -> Memory | None:
+    def _alone(self, draft: Draft, entry: RolePlacement) -> Memory | None:
         """The first phase that does not fit if the role had the pool to itself; None if all do."""
-        pool = Pool(
-            name=draft.name,
-            devices=draft.devices,
-            device=draft.group.device.name,
-            roles=(RolePlacement(role=role.name, layout=layout),),
-        )
+        pool = Pool(name=draft.name, devices=draft.devices, device=draft.group.device.name, roles=(entry,))
         return next((each for each in self._on_devices(pool) if each.peak_bytes > each.limit_bytes), None)
 
     def _resident(self, pool: Pool) -> Pool:

@@ -84,7 +84,8 @@ class OpTime:
         6·L·q·S more. FSDP gathers all weights twice and reduce-scatters float32 gradients once a firing; what
         compute does not hide is added. Pipeline bubbles: (m + pp - 1) / m (Narayanan et al. 2021)."""
         inputs, role = self._inputs(placed, op, "train"), placed.role.name
-        inputs["f"] = Given(8 if placed.role.engine.recompute == "full" else 6, "operations per parameter and token")
+        how = f"operations per parameter and token, recompute {placed.recompute}"
+        inputs["f"] = Given(8 if placed.recompute == "full" else 6, how)
         compute = line("compute", role, "seconds", "D*(f*Pm + f*L*q*S)/(tp*pp*X)*(m + pp - 1)/m + m*L*l/pp", inputs)
         inputs["c"] = Given(compute.value, "compute")
         volume = "(2*m*w + 4)*P*(dp - 1)/dp/Z" if placed.backend == "fsdp" else "(w + 4)*P/(tp*pp)*(dp - 1)/dp/Z"

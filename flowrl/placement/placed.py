@@ -35,6 +35,7 @@ class Placed:
     layout: Layout
     layout_origin: str
     offloaded: bool
+    recompute: str
     group: NodeGroup
     dtype_bytes: int
     dtype_origin: str
@@ -78,6 +79,7 @@ def placed_roles(
                 layout=entry.layout,
                 layout_origin=_layout_origin(entry.role, pool.name, request, decisions),
                 offloaded=entry.offloaded,
+                recompute=entry.recompute,
                 group=group,
                 dtype_bytes=DTYPE_BYTES[model.dtype] if model is not None else 4,
                 dtype_origin=request.origin("models", model.name, "dtype") if model is not None else "default",

@@ -67,8 +67,9 @@ def _guilty(graph: Graph, names: frozenset[str]) -> list[Role]:
 
 
 def _recomputing(graph: Graph, guilty: frozenset[str]) -> tuple[str, ...]:
+    """Trainers whose flow forbids full recomputation. Where it says nothing, placement has tried it already."""
     roles = _guilty(graph, guilty)
-    return tuple(role.name for role in roles if role.trainable and role.engine.recompute != "full")
+    return tuple(role.name for role in roles if role.trainable and role.engine.recompute not in (None, "full"))
 
 
 def _batched(graph: Graph, guilty: frozenset[str]) -> tuple[Op, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
@@ -14,6 +14,7 @@ from flowrl.placement.checks import check_request
 from flowrl.placement.layouts import Laid, Layouts
 from flowrl.placement.ledger import Given
 from flowrl.placement.options import Option, options
+from flowrl.placement.recompute import choices
 from flowrl.placement.request import PlacementRequest
 from flowrl.placement.step_time import step_seconds
 from flowrl.placement.workload import Workload
@@ -30,6 +31,10 @@ class Candidate:
     seconds: float
     starved: bool
     """Whether some rank would have no row."""
+    recompute: Mapping[str, str] = field(default_factory=dict[str, str])
+    """By trainer, for those whose flow leaves it open."""
+    variants: tuple[Candidate, ...] = ()
+    """The same option with every other choice of `recompute`."""
 
     def rank(self) -> tuple[bool, bool, float]:
         """The smaller the better: every rank has rows, it fits, it is fast (or, if nothing fits, near to fitting)."""
@@ -46,23 +51,31 @@ def search(
     *,
     only: str | None = None,
 ) -> tuple[Candidate, list[Candidate]]:
-    """The best candidate and all that were tried, in their order; of the option labelled `only`, if it is given.
+    """The best candidate and that of each option, in their order; of the option labelled `only`, if it is given.
     Raises FlowError as `place` says."""
     check_request(graph, cluster, request, shapes)
     work, layouts = Workload(graph, shapes, request), Layouts(graph, cluster, request, shapes)
     found = [option for option in options(graph, cluster, request) if only in (None, option.label)]
     if not found:
         raise FlowError(_nothing_left(cluster, request))
-    tried: list[Candidate] = []
-    for option in found:
-        laid = layouts.lay_out(option)
+
+    def candidate(option: Option, recompute: Mapping[str, str]) -> Candidate:
+        laid = layouts.lay_out(option, recompute)
         seconds = step_seconds(graph, laid.pools, shapes, cluster, request)
-        tried.append(Candidate(option, laid, seconds, _starved(graph, work, laid.pools) is not None))
+        return Candidate(option, laid, seconds, _starved(graph, work, laid.pools) is not None, recompute)
+
+    tried = [_best_of([candidate(option, choice) for choice in choices(graph)]) for option in found]
     best = min(tried, key=Candidate.rank)
     short = _starved(graph, work, best.laid.pools)
     if short is not None:
         raise FlowError(_more_ranks_than_rows(work, *short))
     return best, tried
+
+
+def _best_of(variants: Sequence[Candidate]) -> Candidate:
+    """The best of one option's candidates, with the others: the first of equals, which recomputes least."""
+    best = min(variants, key=Candidate.rank)
+    return replace(best, variants=tuple(each for each in variants if each is not best))
 
 
 def _starved(graph: Graph, work: Workload, pools: Sequence[Pool]) -> tuple[Op, int] | None:

@@ -69,7 +69,8 @@ def _backend_faults(role: Role, model: Model) -> list[Diagnostic]:
     if model.dtype not in traits.dtypes:
         facts = {"role": role.name, "backend": role.backend, "model": model.name, "dtype": model.dtype}
         dtypes = ", ".join(traits.dtypes)
-        return [diagnose("FR0414", model.span or role.span, dtypes=dtypes, first=traits.dtypes[-1], **facts)]
+        span = model.spans.get("dtype") or model.span or role.span
+        return [diagnose("FR0414", span, dtypes=dtypes, first=traits.dtypes[-1], **facts)]
     return []
 
 
@@ -78,5 +79,6 @@ def _head_faults(graph: Graph, role: Role, model: Model) -> list[Diagnostic]:
         wanted = _HEAD_OF_METHOD.get(op.method)
         if op.role == role.name and wanted not in (None, model.head) and role.kind is not Kind.REWARD:
             fault = f"`{op.id}` needs a head `{wanted}`, and `{role.name}` has the model `{model.name}`"
-            return [diagnose("FR0405", model.span or op.span, model=model.name, head=model.head, fault=fault)]
+            span = model.spans.get("head") or model.span or op.span
+            return [diagnose("FR0405", span, model=model.name, head=model.head, fault=fault)]
     return []

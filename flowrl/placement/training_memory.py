@@ -57,7 +57,7 @@ def _with_tokens(placed: Placed, tokens: Given) -> dict[str, Given]:
 def update_inputs(placed: Placed, tokens: Given) -> dict[str, Given]:
     """The names in the formulas of an update with micro-batches of `tokens`."""
     bytes_per_logit = Given(LOGIT_BYTES, "bytes per logit: its own, a float32 copy, the log-softmax and its gradient")
-    recomputes = placed.role.engine.recompute != "none"
+    recomputes = placed.recompute != "none"
     work = RECOMPUTED_LAYER_WORK if recomputes else LAYER_WORK
     return {
         **_with_tokens(placed, tokens),
@@ -139,10 +139,9 @@ def update_lines(placed: Placed, tokens: Given, micro_batches: int, stage: int) 
 
 def _kept(placed: Placed) -> str:
     """Bytes per token that a layer keeps: all, its matrix products' outputs, or its input alone."""
-    recompute = placed.role.engine.recompute
-    if recompute == "full":
+    if placed.recompute == "full":
         return "w*H"
-    return "(w*(2*H + 2*q + 2*k + 2*F*e))" if recompute == "selective" else "a"
+    return "(w*(2*H + 2*q + 2*k + 2*F*e))" if placed.recompute == "selective" else "a"
 
 
 def fsdp_moments(placed: Placed, inputs: Inputs, *, accumulates: bool) -> list[Lines]:
@@ -177,7 +176,7 @@ def fsdp_moments(placed: Placed, inputs: Inputs, *, accumulates: bool) -> list[L
         of("activations", f"L*T*{kept}"),
         of("layer work", "d*T*a"),
     ]
-    last = "L" if placed.role.engine.recompute == "full" else "(L - 1)"
+    last = "L" if placed.recompute == "full" else "(L - 1)"
     before = gradients("") if accumulates else []
     return [
         [*before, *at_loss],

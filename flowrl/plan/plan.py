@@ -35,6 +35,8 @@ class RolePlacement(msgspec.Struct, frozen=True, kw_only=True):
     layout: Layout
     offloaded: bool = False
     """Whether it leaves the devices while another role of the pool works."""
+    recompute: str = "none"
+    """Activation checkpointing of a trainer: none, selective or full. The runtime reads it here, not in the graph."""
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +123,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """D1, D2, …"""
     what: str
-    """`pools`, `layout of ROLE`, `offload of ROLE`, …"""
+    """`pools`, `layout of ROLE`, `offload of ROLE`, `recompute of ROLE`, …"""
     chosen: str
     reason: str
     """Coded: asked_for, only_option, fastest, fits, smallest_that_fits, needed_to_fit, nearest_to_fitting, …"""

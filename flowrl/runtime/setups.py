@@ -14,9 +14,9 @@ from msgspec import structs
 
 from flowrl.backends.contract import Call, RankSetup
 from flowrl.diag.diagnostic import InternalError
-from flowrl.graph.graph import Graph, Kind, Model, Op
+from flowrl.graph.graph import Graph, Kind, Model, Op, Role
 from flowrl.graph.params import DataParams, GenerateParams
-from flowrl.plan.plan import Layout, Plan, Pool, StagePlan
+from flowrl.plan.plan import Layout, Plan, Pool, RolePlacement, StagePlan
 from flowrl.runtime.launchers.contract import Work
 
 HOST = "host"
@@ -74,22 +74,22 @@ class RoleSetup:
 
 def role_setups(plan: Plan, stage: StagePlan, folders: Mapping[str, Path], threads: int = 1) -> tuple[RoleSetup, ...]:
     """Every role of the stage that has an op. `store_port` is for the launcher to fill in (`dataclasses.replace`)."""
-    placed = [(role.role, pool, role.layout) for pool in stage.pools for role in pool.roles]
-    names = {name for name, _, _ in placed}
-    unplaced = [role.name for role in stage.graph.roles if role.name not in names]
+    placed = [(pool, entry) for pool in stage.pools for entry in pool.roles]
+    names = {entry.role for _, entry in placed}
+    unplaced = [RolePlacement(role=role.name, layout=Layout()) for role in stage.graph.roles if role.name not in names]
     host = Pool(name=HOST, devices=(), device=HOST, roles=())
     return tuple(
         RoleSetup(
-            role=name,
+            role=entry.role,
             pool=pool.name,
-            layout=layout,
+            layout=entry.layout,
             ranks=tuple(
-                _rank_setup(plan, stage, folders, name, (pool, layout), r, threads) for r in range(layout.devices)
+                _rank_setup(plan, stage, folders, pool, entry, r, threads) for r in range(entry.layout.devices)
             ),
             devices=pool.devices,
         )
-        for name, pool, layout in [*placed, *((name, host, Layout()) for name in unplaced)]
-        if any(op.role == name for op in stage.graph.ops)
+        for pool, entry in [*placed, *((host, entry) for entry in unplaced)]
+        if any(op.role == entry.role for op in stage.graph.ops)
     )
 
 
@@ -97,13 +97,12 @@ def _rank_setup(
     plan: Plan,
     stage: StagePlan,
     folders: Mapping[str, Path],
-    name: str,
-    place: tuple[Pool, Layout],
+    pool: Pool,
+    entry: RolePlacement,
     rank: int,
     threads: int,
 ) -> RankSetup:
-    pool, layout = place
-    role = stage.graph.role(name)
+    role, layout = _as_placed(stage.graph.role(entry.role), entry), entry.layout
     model = None if role.model is None else stage.graph.model(role.model)
     return RankSetup(
         role=role,
@@ -118,8 +117,13 @@ def _rank_setup(
         folder=Path(plan.folder),
         max_tokens=longest_sample_tokens(stage.graph),
         steps=stage.run.steps,
-        ops=tuple(op for op in stage.graph.ops if op.role == name),
+        ops=tuple(op for op in stage.graph.ops if op.role == role.name),
     )
+
+
+def _as_placed(role: Role, entry: RolePlacement) -> Role:
+    """The role with what placement chose for its engine: a rank reads it there and knows no plan."""
+    return structs.replace(role, engine=structs.replace(role.engine, recompute=entry.recompute))
 
 
 def _device(plan: Plan, pool: Pool, rank: int) -> str:

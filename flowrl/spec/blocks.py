@@ -120,8 +120,8 @@ class UpdateDocument(Document):
 class EngineDocument(Document):
     """What the process of a role takes at start."""
 
-    recompute: Literal["none", "selective", "full"] = "none"
-    """Activation checkpointing. Default none."""
+    recompute: Literal["none", "selective", "full"] | None = None
+    """Activation checkpointing. Default: the planner decides, `none` if a trainer fits with it, else `full`."""
     offload: bool | None = None
     """Whether the role leaves the device while another works. Default: the planner decides."""
     packing: bool = False

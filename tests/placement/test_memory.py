@@ -40,11 +40,10 @@ def trainer(shape: ModelShape, ranks: int, recompute: str) -> Placed:
         backend="fsdp",
         trainable=True,
         optimizer=OptimizerParams(),
-        engine=EngineParams(recompute=recompute),
     )
     layout = Layout(dp=ranks)
     names = tuple(f"node0/{place}" for place in range(ranks))
-    placement = RolePlacement(role=role.name, layout=layout)
+    placement = RolePlacement(role=role.name, layout=layout, recompute=recompute)
     return Placed(
         role=role,
         pool=Pool(name="train", devices=names, device="H100-80G", roles=(placement,)),
@@ -53,6 +52,7 @@ def trainer(shape: ModelShape, ranks: int, recompute: str) -> Placed:
         layout=layout,
         layout_origin="test",
         offloaded=False,
+        recompute=recompute,
         group=node_group(DEVICE_CARDS["H100-80G"], "nodes", 1, ranks),
         dtype_bytes=2,
         dtype_origin="test",

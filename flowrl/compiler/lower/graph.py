@@ -15,6 +15,7 @@ from flowrl.compiler.lower.params import engine_params, forward_params, optimize
 from flowrl.compiler.lower.periods import with_periods
 from flowrl.compiler.lower.stage import Stage
 from flowrl.diag.diagnostic import FlowError
+from flowrl.diag.span import Span
 from flowrl.graph.graph import Edge, Graph, Kind, Model, Op, Role, Schedule, Step
 from flowrl.spec.flow import FlowSpec
 from flowrl.spec.schema import GeneratorRole, RoleDocument, ShapeDocument, TrainerRole
@@ -104,8 +105,14 @@ def _model(stage: Stage, name: str) -> Model:
         dtype=model.dtype,
         inline=None if shape is None else shape.model_dump(exclude_none=True),
         lora=None if model.lora is None else model.lora.model_dump(),
-        span=stage.key_span("models", name),
+        span=stage.key_span("models", name) if shape is not None else _source_span(stage, name),
+        spans=stage.written_keys("models", name, keys=("head", "dtype")),
     )
+
+
+def _source_span(stage: Stage, name: str) -> Span | None:
+    """Of the source, which is what a fault of a model is about; of the model where nobody wrote one."""
+    return stage.written("models", name, "source") or stage.key_span("models", name)
 
 
 def _data_roles(ops: Iterable[Op], stage: Stage) -> tuple[Role, ...]:
