@@ -21,6 +21,7 @@ CPU_CACHE_LIMIT_BYTES = 1 << 30
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """CPUAttentionBackend.get_supported_head_sizes, vLLM 0.32. Another one fails at the first token, not at start."""
 SEQUENCES = 256
+"""Most samples at once on a CPU; on a GPU vLLM chooses."""
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 WORKER_EXTENSION = "flowrl.backends.generators.vllm_worker.WeightExtension"
 RESERVED = frozenset(
@@ -81,7 +82,6 @@ def engine_arguments(setup: RankSetup) -> dict[str, Any]:
         "generation_config": "vllm",
         "dtype": setup.model.dtype,
         "max_model_len": context_tokens(setup, config),
-        "max_num_seqs": SEQUENCES,
         "seed": setup.seed,
         "logprobs_mode": "processed_logprobs",
         "enable_prefix_caching": True,
@@ -103,6 +103,7 @@ def _cpu_arguments(setup: RankSetup, config: Mapping[str, Any]) -> dict[str, Any
     return {
         "enforce_eager": True,
         "block_size": CPU_BLOCK_TOKENS,
+        "max_num_seqs": SEQUENCES,
         "kv_cache_memory_bytes": max(one, min(cache_bytes(setup, config, tokens, sequences), CPU_CACHE_LIMIT_BYTES)),
     }
 
