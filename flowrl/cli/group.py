@@ -13,7 +13,18 @@ from typing import Any, cast
 import click
 
 from flowrl.cli.voice import INTERRUPTED, USAGE, Voice, natural_width, worst
-from flowrl.diag.diagnostic import FlowError
+from flowrl.diag.diagnostic import FlowError, diagnose
+
+EXTRAS: Mapping[str, str] = {
+    "numpy": "fsdp",
+    "torch": "fsdp",
+    "transformers": "fsdp",
+    "safetensors": "fsdp",
+    "tensorboard": "fsdp",
+    "ray": "ray",
+    "vllm": "vllm",
+}
+"""Packages that the plan side does without, and the extra that brings each."""
 
 
 def flag_texts(parameters: Mapping[str, Any]) -> dict[str, str]:
@@ -48,6 +59,14 @@ class FlowCommand(click.Command):
             raise click.exceptions.Exit(status) from None
         except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
             raise
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package not in EXTRAS:
+                raise click.exceptions.Exit(voice.internal(error)) from error
+            what = f"`flowrl {ctx.info_name}`"
+            missing = diagnose("FR0913", what=what, package=package, extra=EXTRAS[package])
+            voice.diagnostics([missing])
+            raise click.exceptions.Exit(missing.exit_code) from None
         except Exception as error:
             raise click.exceptions.Exit(voice.internal(error)) from error
 

@@ -18,7 +18,7 @@ class Refuse:
 
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in self.names:
-            raise ImportError(f"{name} is refused here")
+            raise ModuleNotFoundError(f"{name} is refused here", name=name)
 
 sys.meta_path.insert(0, Refuse())
 """
@@ -60,3 +60,10 @@ def test_ppo_plans_for_sixteen_gpus_without_torch() -> None:
     assert {"actor_train", "actor_infer", "critic", "reference"} <= {
         placed["role"] for pool in plan["stages"][0]["pools"] for placed in pool["roles"]
     }
+
+
+def test_a_run_without_torch_names_the_package_and_its_extra() -> None:
+    done = run_without_torch("from flowrl.cli.main import main\nmain(['run', 'examples/ppo.yaml'])")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error[FR0913]: a package is missing")
+    assert "fsdp" in done.stderr
