@@ -121,7 +121,7 @@ class EngineDocument(Document):
     """What the process of a role takes at start."""
 
     recompute: Literal["none", "selective", "full"] | None = None
-    """Activation checkpointing. Default: the planner decides, `none` if a trainer fits with it, else `full`."""
+    """Activation checkpointing. Default: the planner decides, the faster of `none` and `full` that fits."""
     offload: bool | None = None
     """Whether the role leaves the device while another works. Default: the planner decides."""
     packing: bool = False

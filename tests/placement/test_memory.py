@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from flowrl.graph.graph import Graph, Kind, Role
-from flowrl.graph.params import EngineParams, GenerateParams, OptimizerParams, UpdateParams
+from flowrl.graph.params import GenerateParams, OptimizerParams, UpdateParams
 from flowrl.machine.devices import DEVICE_CARDS, node_group
 from flowrl.machine.models import CARDS
 from flowrl.machine.shape import ModelShape

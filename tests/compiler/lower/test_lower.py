@@ -8,6 +8,7 @@ import pytest
 
 from flowrl.compiler.lower.graph import lower_stage
 from flowrl.compiler.passes.pipeline import run_passes
+from flowrl.diag.span import Span
 from flowrl.graph.graph import Graph, Kind
 from flowrl.graph.params import DataParams, EstimateParams, GenerateParams, ScoreParams, UpdateParams
 from flowrl.graph.verify import verify
@@ -256,3 +257,28 @@ def test_an_interaction_hands_on_the_fields_of_both_sides() -> None:
     }
     assert graph.op("best.select").granularity == "step"
     assert not graph.removed
+
+
+def _text_at(text: str, span: Span | None) -> str:
+    assert span is not None
+    return text.split("\n")[span.line - 1][span.column - 1 : span.end_column - 1]
+
+
+def test_a_model_is_blamed_at_its_source_and_at_what_else_is_written() -> None:
+    (model,) = lowered(GRPO).models
+    assert (_text_at(GRPO, model.span), model.spans) == ("some/model", {})
+    text = GRPO.replace("{source: some/model}", "{source: some/model, dtype: float32, head: lm}")
+    (model,) = lowered(text).models
+    assert {key: _text_at(text, span) for key, span in model.spans.items()} == {"dtype": "float32", "head": "lm"}
+    inline = "{architecture: qwen2, tokenizer: characters, hidden_size: 64, layers: 2, heads: 2, ffn_size: 128, "
+    inline += "max_positions: 64}"
+    text = GRPO.replace("some/model", inline)
+    (model,) = lowered(text).models
+    assert _text_at(text, model.span) == "policy"
+
+
+@pytest.mark.parametrize("value", [None, "none", "full"])
+def test_recomputation_is_left_open_unless_it_is_written(value: str | None) -> None:
+    engine = "" if value is None else f", engine: {{recompute: {value}}}"
+    graph = lowered(GRPO.replace("backend: fsdp", f"backend: fsdp{engine}"))
+    assert graph.role("actor_train").engine.recompute == value
