@@ -139,7 +139,8 @@ OPS: tuple[OpSignature, ...] = (
         kind=Kind.TRAINER,
         method="log_probs",
         granularity=Granularity.SAMPLE,
-        reads=_reads("tokens", "loss_mask"),
+        # The rollout's own are read only to measure how far the engine and the trainer disagree on the same tokens.
+        reads=(*_reads("tokens", "loss_mask"), slot("rollout_log_probs", optional=True)),
         writes=_writes("old_log_probs", "entropy"),
         heads=("lm", "denoiser"),
     ),

@@ -11,7 +11,7 @@ from flowrl.graph.graph import EdgeKind, Graph, Input, Op
 from flowrl.graph.lag import on_policy
 from flowrl.graph.params import ForwardParams, UpdateParams
 from flowrl.graph.records import Records, records
-from flowrl.graph.signatures import LOSSES, op_signature
+from flowrl.graph.signatures import LOSSES, OpSignature, op_signature
 from flowrl.graph.types import Granularity
 
 SLOT = "old_log_probs"
@@ -125,7 +125,7 @@ def _new(graph: Graph, update: Op) -> Op:
         method="log_probs",
         label=label,
         granularity=Granularity.SAMPLE,
-        inputs=tuple(i for i in update.inputs if i.slot in names),
+        inputs=(*(i for i in update.inputs if i.slot in names), *_rollouts_own(signature, rollout)),
         outputs=signature.writes,
         params=replace(role.forward or ForwardParams(), temperature=update.params.temperature),
         every_steps=rollout.every_steps,
@@ -133,3 +133,10 @@ def _new(graph: Graph, update: Op) -> Op:
         derived=True,
         span=update.span,
     )
+
+
+def _rollouts_own(signature: OpSignature, rollout: Op) -> tuple[Input, ...]:
+    """The rollout's log-probs, where it has any: log_probs measures how far they are from the trainer's."""
+    if all(field.name != ROLLOUT for field in rollout.outputs):
+        return ()
+    return tuple(replace(i, source=rollout.id) for i in signature.reads if i.slot == ROLLOUT)

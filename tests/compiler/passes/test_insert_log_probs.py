@@ -92,6 +92,7 @@ def test_derived_op_takes_the_rows_and_temperature_of_the_update() -> None:
     assert {i.slot: i.source for i in op.inputs} == {
         "tokens": "actor_infer.generate",
         "loss_mask": "actor_infer.generate",
+        "rollout_log_probs": "actor_infer.generate",  # only to measure how far the engine is off
     }
     assert getattr(op.params, "temperature", None) == 0.7
 
