@@ -21,7 +21,7 @@ from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
 from flowrl.placement.duration import durations
 from flowrl.placement.place import place
-from flowrl.placement.request import Placement, PlacementRequest
+from flowrl.placement.request import PlacementRequest
 from flowrl.placement.shapes import handed_on, shapes_of
 from flowrl.plan.digests import catalogue_digest, digest
 from flowrl.plan.plan import Digests, Plan, Source, StagePlan

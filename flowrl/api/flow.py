@@ -63,10 +63,8 @@ class _Verbs:
         return to_yaml(self.spec())
 
 
-class Flow(_Verbs, FlowBuilder):
+class Flow(FlowBuilder, _Verbs):
     """A flow built in Python; see FlowBuilder for its roles and edges."""
-
-    spec = FlowBuilder.spec
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import importlib
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from flowrl.backends.contract import RankSetup
 from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.graph.graph import Kind, Role
+
+if TYPE_CHECKING:
+    from flowrl.backends.contract import RankSetup  # which needs numpy; planning asks this table without it
 
 BACKENDS: dict[tuple[Kind, str], str] = {
     (Kind.DATA, "data"): "flowrl.backends.data:Data",

@@ -12,8 +12,6 @@ PACKAGE = Path(flowrl.__file__).resolve().parent
 
 RUNS = ("runtime", "backends", "algos")
 """The rooms that may import torch and its kin."""
-RUN_VERBS = ("flowrl.api.preflight",)
-"""What the api imports for a run only; it looks into the rooms that run."""
 
 
 def tracked_files() -> list[Path]:
@@ -41,4 +39,4 @@ def plan_side_modules() -> list[str]:
     """Names of every module that must import without torch and its kin; `api` reaches what runs only when asked."""
     files = sorted(p for p in PACKAGE.rglob("*.py") if p.relative_to(PACKAGE).parts[0] not in RUNS)
     names = [".".join(("flowrl", *p.relative_to(PACKAGE).with_suffix("").parts)) for p in files]
-    return [name for name in (name.removesuffix(".__init__") for name in names) if name not in RUN_VERBS]
+    return [name.removesuffix(".__init__") for name in names]

@@ -41,7 +41,7 @@ CODES: tuple[Code, ...] = (
         id="FR0845",
         headline="KV cache smaller than one sample",
         label="`{role}` is given {given:,} bytes of KV cache and needs {need:,}",
-        why="one sample of {tokens:,} tokens takes {need:,} bytes: 2 · layers · kv heads · head size · dtype, in blocks",
+        why="a sample of {tokens:,} tokens takes {need:,} bytes: 2 · layers · kv heads · head size · dtype, in blocks",
         help="set engine.extra.kv_cache_memory_bytes of `{role}` to {need:,} or more, or leave it out",
     ),
     Code(
