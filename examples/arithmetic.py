@@ -42,11 +42,18 @@ def reward(response: list[str], entry: list[dict[str, object]]) -> list[float]:
 
 
 def partial_credit(response: list[str], entry: list[dict[str, object]]) -> list[float]:
-    """The verifier's score, plus a tenth for every digit in its right place: something to learn from at the start."""
+    """The verifier's score, a tenth for every digit in its right place, and half for writing nothing but digits:
+    something to learn from at the start."""
     exact = reward(response, entry)
-    hints = [_right_places(text.strip(), str(item["answer"])[::-1]) for text, item in zip(response, entry, strict=True)]
-    return [score + 0.1 * hint for score, hint in zip(exact, hints, strict=True)]
+    return [
+        score + 0.1 * _right_places(text, str(item["answer"])[::-1]) + 0.5 * _share_of_digits(text)
+        for score, text, item in zip(exact, response, entry, strict=True)
+    ]
 
 
 def _right_places(text: str, wanted: str) -> int:
     return sum(got == want for got, want in zip(text, wanted, strict=False))
+
+
+def _share_of_digits(text: str) -> float:
+    return sum(character.isdigit() for character in text) / max(len(text), 1)
