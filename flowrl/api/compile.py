@@ -16,6 +16,7 @@ from flowrl.compiler.passes.pipeline import run_passes
 from flowrl.diag.diagnostic import Diagnostic, FlowError
 from flowrl.execution.estimate import estimate
 from flowrl.graph.graph import Graph
+from flowrl.graph.params import GenerateParams
 from flowrl.graph.text import graph_digest
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
@@ -23,6 +24,7 @@ from flowrl.placement.duration import durations
 from flowrl.placement.place import place
 from flowrl.placement.request import PlacementRequest
 from flowrl.placement.shapes import handed_on, shapes_of
+from flowrl.placement.workload import Workload
 from flowrl.plan.digests import catalogue_digest, digest
 from flowrl.plan.plan import Digests, Plan, Source, StagePlan
 from flowrl.spec.flow import FlowSpec
@@ -89,7 +91,7 @@ def _compile_stage(
         edges=graph.edges,
         programs=program,
         memory=placement.memory,
-        estimate=estimate(program, seconds, graph, _response_tokens(graph, request), run.steps),
+        estimate=estimate(program, seconds, graph, _response_tokens(graph, shapes, request), run.steps),
         decisions=placement.decisions,
         run=run,
         gate=lower_gate(spec.stages[index].gate),
@@ -98,9 +100,14 @@ def _compile_stage(
     return stage, placement.diagnostics
 
 
-def _response_tokens(graph: Graph, request: PlacementRequest) -> float | None:
-    assumed = [request.assume[op.id].response_tokens for op in graph.ops if op.id in request.assume]
-    return next((tokens for tokens in assumed if tokens is not None), None)
+def _response_tokens(
+    graph: Graph, shapes: Mapping[str, ModelShape], request: PlacementRequest
+) -> tuple[float, str] | None:
+    """Mean tokens of a rollout's response and where the figure comes from: the mean that the times are made from."""
+    work = Workload(graph, shapes, request)
+    rollouts = (op for op in graph.ops if isinstance(op.params, GenerateParams) and op.label is None)
+    means = [work.lengths(op).response_mean for op in rollouts]
+    return max(((mean.value, mean.origin) for mean in means), default=None)
 
 
 def _starts_from(graph: Graph) -> dict[str, str]:

@@ -23,16 +23,16 @@ def estimate(
     program: Program,
     durations: Mapping[str, float],
     graph: Graph,
-    response_tokens: float | None = None,
+    response_tokens: tuple[float, str] | None = None,
     steps: int | None = None,
 ) -> Estimate:
     """Estimate a stage.
 
-    durations: modelled seconds of each instruction, by id. response_tokens: mean tokens of a response; where it is not
-    given, `max_response_tokens` of the rollout stands for it, and 0 in a flow without one. `step_seconds` is the time
-    of a plain step; what validation and checkpoints add is in `lines`, and with `steps` the time of the whole run. The
-    timeline holds each instruction of the plain
-    step once, from the start of the busiest pool's first.
+    durations: modelled seconds of each instruction, by id. response_tokens: mean tokens of a response, and its origin;
+    where it is not given, `max_response_tokens` of the rollout stands for it, and 0 in a flow without one.
+    `step_seconds` is the time of a plain step; what validation and checkpoints add is in `lines`, and with `steps` the
+    time of the whole run. The timeline holds each instruction of the plain step once, from the start of the busiest
+    pool's first.
     """
     found = steady(program, durations)
     seldom = _seldom_lines(program, durations, found.step_seconds)
@@ -56,9 +56,9 @@ def estimate(
     )
 
 
-def _response_tokens(graph: Graph, given: float | None) -> tuple[float, str]:
+def _response_tokens(graph: Graph, given: tuple[float, str] | None) -> tuple[float, str]:
     if given is not None:
-        return given, "assumed"
+        return given
     limits = [
         op.params.max_response_tokens for op in graph.ops if isinstance(op.params, GenerateParams) and op.label is None
     ]

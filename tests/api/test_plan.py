@@ -50,6 +50,18 @@ def test_memory_lines_add_up(ppo: Plan) -> None:
         assert sum(line.value for line in memory.lines) == pytest.approx(memory.peak_bytes, abs=len(memory.lines))
 
 
+@pytest.mark.parametrize(
+    ("assumed", "mean"),
+    [({}, 512.0), ({"actor_infer.generate": {"response_tokens": 300}}, 300.0)],
+    ids=["rule", "assume"],
+)
+def test_throughput_counts_the_mean_response_that_the_times_are_made_from(assumed: object, mean: float) -> None:
+    """Without `assume:` the mean is half of the most, in the time of generation and in the tokens a second alike."""
+    sets = ["roles.actor_infer.generate.max_response_tokens=1024", f"assume={json.dumps(assumed)}"]
+    estimate = api.plan(EXAMPLES / "ppo_7b.yaml", sets=sets).stages[0].estimate
+    assert estimate.tokens_per_second == pytest.approx(mean * estimate.samples_per_second)
+
+
 def test_the_same_flow_gives_the_same_bytes_in_any_process(ppo: Plan) -> None:
     code = (
         "import sys; from flowrl import api; "

@@ -94,7 +94,7 @@ def _ppo_estimate(max_lag: int, split: bool) -> tuple[Estimate, Program]:
     graph = make_ppo(updates=2, max_lag=max_lag)
     program = emit(graph, split_pools() if split else one_pool(), StageRun(steps=100, checkpoint_every_steps=10))
     durations = {i.id: _seconds(i.id) for i in program.instructions}
-    return estimate(program, durations, graph, response_tokens=500), program
+    return estimate(program, durations, graph, response_tokens=(500, "given")), program
 
 
 def _seconds(id: str) -> float:

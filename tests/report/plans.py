@@ -306,7 +306,9 @@ def _stage(
         edges=graph.edges,
         programs=program,
         memory=memory,
-        estimate=estimate(program, {i.id: seconds(i.id) for i in program.instructions}, graph, 512.0, run.steps),
+        estimate=estimate(
+            program, {i.id: seconds(i.id) for i in program.instructions}, graph, (512.0, "assumed"), run.steps
+        ),
         decisions=decisions,
         run=run,
     )
