@@ -27,6 +27,10 @@ class Traits:
     """Ledger lines that its roles may have, in the order they are printed."""
     source: str
     """Where the facts come from."""
+    cpu_head_sizes: tuple[int, ...] | None = None
+    """Sizes of an attention head that it runs on a CPU; None: any."""
+    bound_to_positions: bool = False
+    """Whether it refuses samples that may be longer than the model's positions."""
 
 
 TRAITS: Mapping[str, Traits] = {
@@ -85,7 +89,10 @@ TRAITS: Mapping[str, Traits] = {
             dtypes=("float32", "bfloat16", "float16"),
             offload=True,
             memory_terms=("weights", "KV cache", "engine workspace"),
-            source="vLLM: tensor parallel within an engine, one engine per dp rank; sleep and wake free the device",
+            source="vLLM: tensor parallel within an engine, one engine per dp rank; sleep and wake free the device. "
+            "CPUAttentionBackend.get_supported_head_sizes of 0.32 (another size fails at the first token, not at start)",
+            cpu_head_sizes=(32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512),
+            bound_to_positions=True,
         ),
     )
 }

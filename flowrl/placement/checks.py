@@ -1,4 +1,5 @@
-"""Faults of a placement as it is written: names, counts, layouts. Takes a request; gives diagnostics, all of them."""
+"""Faults of a placement as it is written: names, counts, layouts, and what an engine would refuse. Takes a request;
+gives diagnostics, all of them."""
 
 from __future__ import annotations
 
@@ -8,12 +9,13 @@ from typing import Any
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, Label, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
-from flowrl.graph.graph import Graph
+from flowrl.graph.graph import Graph, Kind, Role
 from flowrl.machine.cluster import Cluster, NodeGroup
 from flowrl.machine.shape import ModelShape
 from flowrl.machine.traits import TRAITS, illegal_axis, layout_fault, legal_tp
 from flowrl.placement.placed import HOST, needs_devices
 from flowrl.placement.request import LayoutRequest, Mode, PlacementRequest, PoolRequest
+from flowrl.placement.workload import Workload
 
 AUTO_POOLS = {
     Mode.AUTO: ("all", "rollout", "train"),
@@ -23,7 +25,7 @@ AUTO_POOLS = {
 
 
 def check_request(graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]) -> None:
-    """Raise FlowError with every fault (FR0410, FR0411, FR0502 to FR0506, FR0508, FR0509, FR0513)."""
+    """Raise FlowError with every fault (FR0410, FR0411, FR0502 to FR0506, FR0508, FR0509, FR0513, FR0840, FR0853)."""
     faults = [
         *_role_names(graph, request),
         *_pool_names(request),
@@ -31,6 +33,7 @@ def check_request(graph: Graph, cluster: Cluster, request: PlacementRequest, sha
         *_apart_in_one_pool(request),
         *_counts(cluster, request),
         *_layouts(graph, cluster, request, shapes),
+        *_engines(graph, cluster, request, shapes),
     ]
     if faults:
         raise FlowError(faults)
@@ -172,3 +175,34 @@ def _layout(
     nearest = " or ".join(str(count) for count in (below, above) if count)
     sums: dict[str, Any] = {"tp": layout.tp, "pp": layout.pp, "cp": layout.cp, "each": each, "rest": pool.gpus % each}
     return diagnose("FR0503", span, role=role, pool=pool.name, gpus=pool.gpus, nearest=nearest, **sums)
+
+
+def _engines(
+    graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]
+) -> Iterator[Diagnostic]:
+    """What an engine would refuse when it starts, or at its first token."""
+    work = Workload(graph, shapes, request)
+    for role in graph.roles:
+        traits = TRAITS.get(role.backend or "")
+        if role.kind is not Kind.GENERATOR or role.model is None or traits is None:
+            continue
+        shape = shapes[role.model]
+        if traits.bound_to_positions:
+            yield from _too_long(work, role, shape)
+        sizes = traits.cpu_head_sizes
+        if sizes is not None and shape.head_dim not in sizes and _on_cpu(role.name, cluster, request):
+            facts: dict[str, Any] = {"hidden": shape.hidden, "heads": shape.heads, "size": shape.head_dim}
+            yield diagnose("FR0853", role.span, role=role.name, sizes=", ".join(map(str, sizes)), **facts)
+
+
+def _too_long(work: Workload, role: Role, shape: ModelShape) -> Iterator[Diagnostic]:
+    longest = max((work.lengths(op).most for op in work.graph.ops if op.role == role.name), default=0)
+    if longest > shape.max_positions:
+        facts = {"tokens": longest, "positions": shape.max_positions, "over": longest - shape.max_positions}
+        yield diagnose("FR0840", role.span, role=role.name, **facts)
+
+
+def _on_cpu(name: str, cluster: Cluster, request: PlacementRequest) -> bool:
+    """Whether every place that the role may get is a CPU."""
+    home = next((pool.group for pool in request.pools if name in pool.roles), None)
+    return all(group.device.is_cpu for group in cluster.groups if home in (None, group.name))

@@ -226,6 +226,17 @@ def test_too_many_slots_of_a_cpu_can_be_declared() -> None:
     assert (fault.code, "gpus_per_node: 3" in fault.helps[0].text) == ("FR0502", True)
 
 
+def test_what_an_engine_would_refuse_is_told_before_it_starts() -> None:
+    """vLLM has CPU kernels for some head sizes, and takes no sample longer than the model's 131,072 positions."""
+    small = "architecture: qwen2, tokenizer: characters, hidden_size: 192, layers: 2, heads: 4, ffn_size: 384"
+    flow = GRPO.replace("source: Qwen/Qwen2.5-7B}", f"source: {{{small}, max_positions: 4096}}}}")
+    assert code(flow, "1xcpu") == "FR0853"
+    told_text(flow)
+    told_text(flow.replace("backend: vllm", "backend: hf"), "1xcpu")
+    long = GRPO.replace("max_response_tokens: 2048", "max_response_tokens: {}")
+    assert code(long.format(131072)) == "FR0840"
+
+
 def test_faults_are_told_together() -> None:
     section = "{pools: {a: {gpus: 20, roles: [actor_infre, reward]}, host: {gpus: 1, roles: [reward]}}}"
     with pytest.raises(FlowError) as caught:

@@ -13,13 +13,14 @@ from typing import Any
 
 from flowrl.backends.contract import RankSetup
 from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
+from flowrl.machine.traits import TRAITS
 
 CPU_BLOCK_TOKENS = 32
 """vLLM's own default on the CPU is 128, and prompts shorter than a block are not shared."""
 CPU_CACHE_LIMIT_BYTES = 1 << 30
 """Most that the KV cache takes on a CPU unless the flow says otherwise: vLLM takes it all at once."""
-CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-"""CPUAttentionBackend.get_supported_head_sizes, vLLM 0.32. Another one fails at the first token, not at start."""
+CPU_HEAD_SIZES = TRAITS["vllm"].cpu_head_sizes or ()
+"""The plan has asked already; a folder's config.json may have changed since."""
 SEQUENCES = 256
 """Most samples at once on a CPU; on a GPU vLLM chooses."""
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
