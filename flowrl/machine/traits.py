@@ -90,7 +90,7 @@ TRAITS: Mapping[str, Traits] = {
             offload=True,
             memory_terms=("weights", "KV cache", "engine workspace"),
             source="vLLM: tensor parallel within an engine, one engine per dp rank; sleep and wake free the device. "
-            "CPUAttentionBackend.get_supported_head_sizes of 0.32 (another size fails at the first token, not at start)",
+            "CPUAttentionBackend.get_supported_head_sizes of 0.32 (another fails at the first token, not at start)",
             cpu_head_sizes=(32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512),
             bound_to_positions=True,
         ),

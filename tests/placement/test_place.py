@@ -233,8 +233,7 @@ def test_what_an_engine_would_refuse_is_told_before_it_starts() -> None:
     assert code(flow, "1xcpu") == "FR0853"
     told_text(flow)
     told_text(flow.replace("backend: vllm", "backend: hf"), "1xcpu")
-    long = GRPO.replace("max_response_tokens: 2048", "max_response_tokens: {}")
-    assert code(long.format(131072)) == "FR0840"
+    assert code(GRPO.replace("max_response_tokens: 2048", "max_response_tokens: 131072")) == "FR0840"
 
 
 def test_faults_are_told_together() -> None:
