@@ -6,6 +6,7 @@ Takes a Plan and nothing else, so that it can never know more than the JSON; giv
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import PurePath
 
 from flowrl.diag.diagnostic import Diagnostic, Severity
 from flowrl.machine.cluster import Cluster, NodeGroup
@@ -128,7 +129,7 @@ def _warnings(diagnostics: Iterable[Diagnostic], width: int) -> list[str]:
 
 def _next(plan: Plan) -> list[str]:
     """The commands that may follow; a file name is the user's."""
-    file = next((source.path for source in plan.sources if source.role == "flow"), "FILE")
+    file = next((str(PurePath(plan.folder, source.path)) for source in plan.sources if source.role == "flow"), "FILE")
     if plan.verdict == INFEASIBLE:
         return [f"flowrl plan {file}", "flowrl plan --help"]
     return [f"flowrl run {file}", f"flowrl plan {file} -o plan.json", f"flowrl plan {file} --format json"]

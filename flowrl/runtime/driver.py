@@ -123,14 +123,20 @@ class Driver:
         while firings := self._ready():  # what starts may make room for more: an idle firing completes at once
             started = True
             for firing in firings:
-                if self._limit is None and self._setup.interrupts.asked is not None:
+                if self._limit is None and (self._leave or self._setup.interrupts.asked is not None):
                     return
                 self._begin(firing)
+            self._collect(0.0)  # what is done already must not wait until nothing more can start
         if not started and not self._flying:
             raise InternalError("nothing runs and nothing can start: " + "; ".join(self._executor.waiting()))
-        for completion in self._setup.launcher.poll(POLL_SECONDS if self._flying else 0.0):
-            self._take_in(completion)
+        self._collect(POLL_SECONDS if self._flying else 0.0)
         self._require_progress()
+
+    def _collect(self, timeout_seconds: float) -> None:
+        """Take in what has completed and report the steps that are whole by it."""
+        for completion in self._setup.launcher.poll(timeout_seconds):
+            self._take_in(completion)
+            self._close_steps()
         self._close_steps()
 
     def _ready(self) -> list[Firing]:
