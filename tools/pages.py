@@ -9,6 +9,7 @@ README.md gets the picture of a plan, docs/reference/flow.md the keys of the lan
 from __future__ import annotations
 
 import argparse
+import contextlib
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -53,7 +54,8 @@ def readme() -> str:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     before, mark, rest = text.partition("<!-- plan -->\n")
     _, end, after = rest.partition("<!-- /plan -->")
-    plan = api.plan(ROOT / PICTURED)
+    with contextlib.chdir(ROOT):
+        plan = api.plan(PICTURED)
     picture = "\n".join(line.rstrip() for line in api.render(plan, width=PICTURE_WIDTH).splitlines()).strip("\n")
     return f"{before}{mark}\n```text\n$ flowrl plan {PICTURED}\n\n{picture}\n```\n\n{end}{after}"
 
