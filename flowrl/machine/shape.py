@@ -37,6 +37,12 @@ class ModelShape:
     experts_per_token: int = 0
 
     @property
+    def own_positions(self) -> bool:
+        """Whether `max_positions` is this model's own: the ids of one card share a shape, but not always that number
+        (a base model and its instruction-tuned one)."""
+        return not self.origin.startswith("card ")
+
+    @property
     def q_width(self) -> int:
         return self.heads * self.head_dim
 

@@ -187,7 +187,7 @@ def _engines(
         if role.kind is not Kind.GENERATOR or role.model is None or traits is None:
             continue
         shape = shapes[role.model]
-        if traits.bound_to_positions:
+        if traits.bound_to_positions and shape.own_positions:
             yield from _too_long(work, role, shape)
         sizes = traits.cpu_head_sizes
         if sizes is not None and shape.head_dim not in sizes and _on_cpu(role.name, cluster, request):
@@ -198,7 +198,11 @@ def _engines(
 def _too_long(work: Workload, role: Role, shape: ModelShape) -> Iterator[Diagnostic]:
     longest = max((work.lengths(op).most for op in work.graph.ops if op.role == role.name), default=0)
     if longest > shape.max_positions:
-        facts = {"tokens": longest, "positions": shape.max_positions, "over": longest - shape.max_positions}
+        facts: dict[str, Any] = {
+            "tokens": longest,
+            "positions": shape.max_positions,
+            "over": longest - shape.max_positions,
+        }
         yield diagnose("FR0840", role.span, role=role.name, **facts)
 
 

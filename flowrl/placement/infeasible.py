@@ -12,7 +12,15 @@ from flowrl.diag.span import Span
 from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
-from flowrl.placement.relax import Edit, Situation, cluster_edits, joint_edits, placement_edits, role_edits
+from flowrl.placement.relax import (
+    Edit,
+    Situation,
+    cluster_edits,
+    joint_edits,
+    placement_edits,
+    role_edits,
+    shorter_edits,
+)
 from flowrl.placement.request import Mode, Placement, PlacementRequest
 from flowrl.placement.search import Candidate, search
 from flowrl.plan.plan import LedgerLine, Memory
@@ -106,7 +114,7 @@ def _origin(entry: LedgerLine) -> str:
 
 
 def _fixes(situation: Situation, shapes: Mapping[str, ModelShape], tightest: Memory, best: Candidate) -> list[_Fix]:
-    """Edits that fit, the cheapest in step time first; equal ones in the order they are tried; more nodes last."""
+    """Edits that fit, the cheapest in step time first; equal ones in the order they are tried; more devices last."""
     graph, cluster, request = situation
 
     def fitting(edits: Iterable[Edit]) -> list[_Fix]:
@@ -115,6 +123,7 @@ def _fixes(situation: Situation, shapes: Mapping[str, ModelShape], tightest: Mem
 
     guilty = _guilty(best)
     found = fitting(role_edits(graph, guilty)) or fitting(joint_edits(graph, guilty))
+    found = found or fitting(shorter_edits(graph, request))
     found = sorted((*found, *fitting(placement_edits(request))), key=lambda fix: fix.added_seconds)
     return [*found, *fitting(cluster_edits(cluster, request))][:SHOWN_EDITS]
 
@@ -154,7 +163,9 @@ def _peak_of(candidate: Candidate, tightest: Memory) -> int:
 
 def _helps(fixes: list[_Fix]) -> tuple[Help, ...]:
     if not fixes:
-        return (Help(text="no single edit makes it fit: use more or larger devices, or a smaller model"),)
+        return (
+            Help(text="no single edit that was tried makes it fit: use more or larger devices, or a smaller model"),
+        )
     count = "this edit fits" if len(fixes) == 1 else "any one of these fits"
     widths = max(len(fix.text) for fix in fixes), max(len(_freed(fix)) for fix in fixes)
     rows = (f"  {number}  {_fix_text(fix, *widths)}" for number, fix in enumerate(fixes, start=1))

@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from flowrl.graph.graph import Graph, Kind, Op, Role
-from flowrl.graph.params import ForwardParams, ScoreParams, UpdateParams
+from flowrl.graph.params import ForwardParams, GenerateParams, ScoreParams, UpdateParams
 from flowrl.machine.cluster import Cluster
+from flowrl.machine.devices import DEVICE_CARDS, node_group
 from flowrl.placement.request import Mode, PlacementRequest
 
 SMALLEST_MICRO_BATCH_TOKENS = 512
 SMALLEST_KV_FRACTION = 0.1
-TIMES_NODES = (2, 4)
+SMALLEST_RESPONSE_TOKENS = 256
+MOST_DOUBLINGS = 4
+MOST_DEVICES = 4096
 
 Situation = tuple[Graph, Cluster, PlacementRequest]
 
@@ -53,13 +56,33 @@ def placement_edits(request: PlacementRequest) -> Iterator[Edit]:
         yield (("placement: auto", lambda s: (s[0], s[1], auto)),)
 
 
+def shorter_edits(graph: Graph, request: PlacementRequest) -> Iterator[Edit]:
+    """Shorter responses: they change what is trained, so they are for when nothing else of the roles is enough."""
+    for op in graph.ops:
+        if isinstance(op.params, GenerateParams) and op.label is None:
+            yield _shorter(op, op.params.max_response_tokens, _with_its_length(graph, op, request))
+
+
 def cluster_edits(cluster: Cluster, request: PlacementRequest) -> Iterator[Edit]:
-    """Twice or four times the nodes. Explicit pools do not grow by themselves, so they are left out."""
+    """Twice, four times, … the devices: first fill a usual node, then add nodes. Explicit pools do not grow by
+    themselves, so they are left out."""
     is_cpu = any(group.device.is_cpu for group in cluster.groups)
     if request.mode is Mode.POOLS or len(cluster.groups) != 1 or is_cpu:
         return
-    nodes = cluster.groups[0].nodes
-    yield tuple((f"cluster.nodes: {nodes * n}", _nodes(nodes * n)) for n in TIMES_NODES)
+    (group,) = cluster.groups
+    card = DEVICE_CARDS.get(group.device.name)
+    usual = group.devices_per_node if card is None else card.node_devices
+    as_listed = card is not None and group == node_group(card, group.name, group.nodes, group.devices_per_node)
+    steps: list[Step] = []
+    nodes, each = group.nodes, group.devices_per_node
+    for _ in range(MOST_DOUBLINGS):
+        nodes, each = (nodes, min(2 * each, usual)) if nodes == 1 and each < usual else (2 * nodes, each)
+        if nodes * each > MOST_DEVICES:
+            break
+        written = f"gpu: {group.device.name}, nodes: {nodes}, gpus_per_node: {each}"
+        text = f"cluster: {nodes}x{each}x{group.device.name}" if as_listed else f"cluster: {{{written}, …}}"
+        steps.append((text, _sized(nodes, each)))
+    yield tuple(steps)
 
 
 def _guilty(graph: Graph, names: frozenset[str]) -> list[Role]:
@@ -86,14 +109,41 @@ def _recompute(names: tuple[str, ...]) -> Edit:
 
 def _micro_batch(ops: tuple[Op, ...]) -> Edit:
     """Half, a quarter, … of the smallest micro-batch among `ops`."""
-    first = ops[0].id if ops[0].method in ("update", "log_probs", "values") else ops[0].role
-    label = f"roles.{first}.micro_batch_tokens" if len(ops) == 1 else "micro_batch_tokens"
-    whose = "" if len(ops) == 1 else f" of all {len(ops)} ops"
+    roles = list(dict.fromkeys(op.role for op in ops))
+    label, whose = "micro_batch_tokens", f" in all {len(ops)} ops of {', '.join(roles)}"
+    if len(ops) == 1:
+        label, whose = f"roles.{_key(ops[0])}.{label}", ""
+    elif len(roles) == 1:
+        methods = ", ".join(op.id.removeprefix(f"{op.role}.") for op in ops)
+        label, whose = f"roles.{roles[0]}.{{{methods}}}.{label}", ""
     steps: list[Step] = []
     tokens = min(_tokens(op) for op in ops) // 2
     while tokens >= SMALLEST_MICRO_BATCH_TOKENS:
-        steps.append((f"{label}: {tokens}{whose}", _params(frozenset(op.id for op in ops), tokens)))
+        steps.append((f"{label}: {tokens}{whose}", _params(frozenset(op.id for op in ops), micro_batch_tokens=tokens)))
         tokens //= 2
+    return tuple(steps)
+
+
+def _key(op: Op) -> str:
+    """Where its parameters stand below `roles`."""
+    return op.id if op.method in ("update", "log_probs", "values") else op.role
+
+
+def _with_its_length(graph: Graph, op: Op, request: PlacementRequest) -> frozenset[str]:
+    """The op and the labelled calls of its role that say no length of their own."""
+    calls = (each for each in graph.ops if each.role == op.role and each.method == op.method)
+    own = "max_response_tokens"
+    return frozenset(
+        call.id
+        for call in calls
+        if call.label is None or request.origin("roles", op.role, f"{op.method}@{call.label}", own) == "default"
+    )
+
+
+def _shorter(op: Op, tokens: int, ids: frozenset[str]) -> Edit:
+    steps: list[Step] = []
+    while (tokens := tokens // 2) >= SMALLEST_RESPONSE_TOKENS:
+        steps.append((f"roles.{op.id}.max_response_tokens: {tokens}", _params(ids, max_response_tokens=tokens)))
     return tuple(steps)
 
 
@@ -125,24 +175,24 @@ def _changed(role: Role, changes: dict[str, object]) -> Role:
     return replace(role, engine=replace(role.engine, **changes))
 
 
-def _params(ids: frozenset[str], tokens: int) -> Callable[[Situation], Situation]:
+def _params(ids: frozenset[str], **changes: object) -> Callable[[Situation], Situation]:
     def apply(situation: Situation) -> Situation:
         graph, cluster, request = situation
-        ops = tuple(_smaller(op, tokens) if op.id in ids else op for op in graph.ops)
+        ops = tuple(_with_params(op, changes) if op.id in ids else op for op in graph.ops)
         return replace(graph, ops=ops), cluster, request
 
     return apply
 
 
-def _smaller(op: Op, tokens: int) -> Op:
-    assert isinstance(op.params, UpdateParams | ForwardParams | ScoreParams)
-    return replace(op, params=replace(op.params, micro_batch_tokens=tokens))
+def _with_params(op: Op, changes: dict[str, object]) -> Op:
+    assert op.params is not None
+    return replace(op, params=replace(op.params, **changes))
 
 
-def _nodes(count: int) -> Callable[[Situation], Situation]:
+def _sized(nodes: int, devices_per_node: int) -> Callable[[Situation], Situation]:
     def apply(situation: Situation) -> Situation:
         graph, cluster, request = situation
-        groups = tuple(replace(group, nodes=count) for group in cluster.groups)
+        groups = tuple(replace(group, nodes=nodes, devices_per_node=devices_per_node) for group in cluster.groups)
         return graph, replace(cluster, groups=groups), request
 
     return apply

@@ -164,6 +164,7 @@ def test_placement_is_deterministic() -> None:
 
 
 SMALL = GRPO.replace("recompute: full", "recompute: none")
+HOST_REWARD = 'reward: {function: "flowrl:overlong", args: {max_tokens: 2048, buffer_tokens: 512, penalty: 1.0}}'
 
 
 def edits_of(told: Told) -> list[str]:
@@ -185,10 +186,37 @@ def test_every_edit_that_is_named_fits() -> None:
         edited = {
             "roles.actor_train.engine.recompute": GRPO,
             "roles.actor_train.update.micro_batch_tokens": SMALL.replace("update: {loss: ppo}", update),
-            "cluster.nodes": SMALL.replace("nodes: 2", f"nodes: {value}"),
+            "cluster": SMALL.replace("{gpu: H100-80G, nodes: 2, gpus_per_node: 8}", value),
             "placement": SMALL,
         }
         assert told_text(with_placement(edited[key], "auto" if key == "placement" else "colocated")).placement.fits
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "enough"),
+    [("Qwen/Qwen2.5-7B", "1xH100-80G", "1x4xH100-80G"), ("Qwen/Qwen2.5-72B", "8xH100-80G", "8x8xH100-80G")],
+)
+def test_the_number_of_devices_that_is_enough_is_found_and_half_of_it_is_not(
+    model: str, cluster: str, enough: str
+) -> None:
+    """A node is filled before another is added, and what is shown can be pasted: a shorthand has no key `nodes`."""
+    flow = GRPO.replace("Qwen/Qwen2.5-7B", model).replace("reward: {model: rm, backend: fsdp}", HOST_REWARD)
+    assert f"cluster: {enough}" in edits_of(told_text(flow, cluster))
+    assert told_text(flow, enough).placement.fits
+    nodes, each, name = enough.split("x")
+    half = f"{int(nodes) // 2}x{each}x{name}" if int(nodes) > 1 else f"1x{int(each) // 2}x{name}"
+    assert not told_text(flow, half).placement.fits
+
+
+def test_shorter_responses_are_named_when_no_other_edit_of_a_role_is_enough() -> None:
+    """A micro-batch holds one sample at least, so a longer sample than memory holds has no other cure."""
+
+    def of(tokens: str) -> Told:
+        return told_text(GRPO.replace("max_response_tokens: 2048", f"max_response_tokens: {tokens}"), "8xH100-80G")
+
+    key, _, value = edits_of(of("40000"))[0].partition(": ")
+    assert key == "roles.actor_infer.generate.max_response_tokens"
+    assert of(value).placement.fits
 
 
 def test_the_ledger_of_a_diagnostic_adds_up() -> None:
@@ -227,13 +255,14 @@ def test_too_many_slots_of_a_cpu_can_be_declared() -> None:
 
 
 def test_what_an_engine_would_refuse_is_told_before_it_starts() -> None:
-    """vLLM has CPU kernels for some head sizes, and takes no sample longer than the model's 131,072 positions."""
+    """vLLM has CPU kernels for some head sizes, and takes no sample longer than the model's positions."""
     small = "architecture: qwen2, tokenizer: characters, hidden_size: 192, layers: 2, heads: 4, ffn_size: 384"
     flow = GRPO.replace("source: Qwen/Qwen2.5-7B}", f"source: {{{small}, max_positions: 4096}}}}")
     assert code(flow, "1xcpu") == "FR0853"
     told_text(flow)
     told_text(flow.replace("backend: vllm", "backend: hf"), "1xcpu")
-    assert code(GRPO.replace("max_response_tokens: 2048", "max_response_tokens: 131072")) == "FR0840"
+    assert code(flow.replace("max_positions: 4096", "max_positions: 3071")) == "FR0840"
+    told_text(flow.replace("max_positions: 4096", "max_positions: 3072"))
 
 
 def test_faults_are_told_together() -> None:
