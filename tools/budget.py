@@ -25,7 +25,6 @@ ROOM_LINES: Mapping[str, int] = {
     "flowrl/compiler": 3200,
     "flowrl/diag": 2000,
     "flowrl/execution": 1000,
-    "flowrl/explain": 200,
     "flowrl/graph": 1600,
     "flowrl/machine": 900,
     "flowrl/placement": 3000,

@@ -1,1 +1,0 @@
-"""What would help and why not. (Fills with placement search.)"""
