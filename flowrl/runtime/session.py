@@ -22,6 +22,7 @@ from flowrl.execution.chrome import chrome
 from flowrl.execution.executor import Executor
 from flowrl.execution.trace import Trace, TraceSpan
 from flowrl.plan.plan import Plan, StagePlan
+from flowrl.runtime.agreement import require_agreement
 from flowrl.runtime.checkpoint import Checkpoints, newest
 from flowrl.runtime.driver import Driver, DriverSetup, End
 from flowrl.runtime.events import loggers_of
@@ -157,6 +158,7 @@ class Session:
         self._logs.write(report)
         self._progress.step(report)
         self._set(step=min(report.step, stage.run.steps))
+        require_agreement(stage, report.metrics, report.step)
         return leaves_stage(stage, report.metrics)
 
     def _seal(self) -> tuple[str, str]:

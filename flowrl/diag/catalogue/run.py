@@ -106,4 +106,13 @@ CODES: tuple[Code, ...] = (
         why="a checkpoint holds the trainers: {known}",
         help="name one of them: --role {first}",
     ),
+    Code(
+        id="FR0915",
+        headline="engine and trainer disagree",
+        label="`{role}` and its engine differ by {found} nats ({what}) on the tokens sampled in step {step}",
+        why="on-policy both hold the same weights, so only rounding may part them: at most {limit} nats ({what})",
+        help="look at the engine's dtype and its weight update; where the difference is meant, give the loss a "
+        "`correction`",
+        exit_code=5,
+    ),
 )
