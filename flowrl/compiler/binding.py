@@ -103,11 +103,16 @@ def _unfit(code: str, op: Op, input: Input, source: Op, want: str, have: str) ->
 
 def missing(graph: Graph, records: Records, op: Op, field: str) -> Diagnostic:
     """FR0206, with the edge to draw, the op that makes such a field, or the column to keep."""
-    here = [o for o in graph.ops if o.id != op.id and column(o, field) is not None]
-    same_call = [o for o in here if o.label == op.label] or here
+    same_call = makers_here(graph, op, field)
     also = [Label(o.span, f"`{o.id}` makes it") for o in same_call if o.span is not None][:1]
     fix = _fix(graph, records, op, field, same_call)
     return diagnose("FR0206", op.span, also=also, op=op.id, field=field, fix=fix)
+
+
+def makers_here(graph: Graph, op: Op, field: str) -> list[Op]:
+    """Ops of the flow that make the field, of the op's own call if there are any: an edge from the first is the fix."""
+    here = [o for o in graph.ops if o.id != op.id and column(o, field) is not None]
+    return [o for o in here if o.label == op.label] or here
 
 
 def _fix(graph: Graph, records: Records, op: Op, field: str, here: Sequence[Op]) -> str:

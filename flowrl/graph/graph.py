@@ -71,6 +71,8 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
     forward: ForwardParams | None = None
     """Of a trainer: the parameters of `log_probs` or `values`, for a pass that adds the op."""
     span: Span | None = None
+    spans: dict[str, Span] = {}
+    """Where its backend stands, if it is written."""
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):

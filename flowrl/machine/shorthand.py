@@ -46,10 +46,10 @@ def device_card(name: str, span: Span | None, written: str) -> DeviceCard:
     """The catalogue's entry. Raises FlowError FR0511 with near names and the corrected `written`."""
     if name in DEVICE_CARDS:
         return DEVICE_CARDS[name]
-    near = near_names(name, list(DEVICE_CARDS))
-    helps = (
-        [Help(text=f"a device with a near name exists: `{written.replace(name, near[0])}`", span=span)] if near else []
-    )
+    sizes = [known for known in DEVICE_CARDS if known.lower().startswith(f"{name.lower()}-")]
+    found = sizes or near_names(name, list(DEVICE_CARDS))[:1]
+    fixed = " or ".join(f"`{written.replace(name, each)}`" for each in found)
+    helps = [Help(text=f"a device with a near name exists: {fixed}", span=span)] if found else []
     known = ", ".join(DEVICE_CARDS)
     raise FlowError(diagnose("FR0511", span, name=name, known=known, helps=helps))
 

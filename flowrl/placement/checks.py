@@ -192,7 +192,13 @@ def _engines(
         sizes = traits.cpu_head_sizes
         if sizes is not None and shape.head_dim not in sizes and _on_cpu(role.name, cluster, request):
             facts: dict[str, Any] = {"hidden": shape.hidden, "heads": shape.heads, "size": shape.head_dim}
-            yield diagnose("FR0853", role.span, role=role.name, sizes=", ".join(map(str, sizes)), **facts)
+            yield diagnose(
+                "FR0853",
+                role.spans.get("backend") or role.span,
+                role=role.name,
+                sizes=", ".join(map(str, sizes)),
+                **facts,
+            )
 
 
 def _too_long(work: Workload, role: Role, shape: ModelShape) -> Iterator[Diagnostic]:

@@ -55,17 +55,18 @@ def _backend_faults(role: Role, model: Model) -> list[Diagnostic]:
     if role.backend is None:
         able = ", ".join(name for name, traits in TRAITS.items() if role.kind in traits.kinds)
         return [diagnose("FR0415", role.span, role=role.name, model=model.name, kind=role.kind, able=able)]
+    written = role.spans.get("backend") or role.span
     if role.backend not in TRAITS:
         near = near_names(role.backend, TRAITS)
-        helps = [Help(text=f"a backend with a near name exists: `{near[0]}`", span=role.span)] if near else []
+        helps = [Help(text=f"a backend with a near name exists: `{near[0]}`")] if near else []
         known = ", ".join(TRAITS)
-        return [diagnose("FR0412", role.span, backend=role.backend, role=role.name, known=known, helps=helps)]
+        return [diagnose("FR0412", written, backend=role.backend, role=role.name, known=known, helps=helps)]
     traits = TRAITS[role.backend]
     if role.kind not in traits.kinds:
         able = ", ".join(name for name, other in TRAITS.items() if role.kind in other.kinds)
         kinds = ", ".join(traits.kinds)
         facts: dict[str, Any] = {"role": role.name, "kind": role.kind, "backend": role.backend}
-        return [diagnose("FR0413", role.span, kinds=kinds, able=able, **facts)]
+        return [diagnose("FR0413", written, kinds=kinds, able=able, **facts)]
     if model.dtype not in traits.dtypes:
         facts = {"role": role.name, "backend": role.backend, "model": model.name, "dtype": model.dtype}
         dtypes = ", ".join(traits.dtypes)

@@ -37,7 +37,7 @@ def load_cluster(path: str | FilePath) -> ClusterFile:
 
     Raises FlowError (FR00, FR01).
     """
-    text, file = read_text(path), str(path)
+    text, file = read_text(path, "a YAML file with a cluster, or a shorthand such as 16xH100-80G"), str(path)
     root = read_yaml(text, file)
     inner = root.get("cluster") if isinstance(root, MappingNode) else None
     tree = inner if isinstance(inner, MappingNode) else root

@@ -18,6 +18,7 @@ from flowrl.spec.tree import Entry, MappingNode, Node, ScalarNode, SequenceNode,
 _ARROWS = ("->", "=>", "<->")
 _ARROW_LIKE = re.compile(r"<?[-=~]+>|<[-=~]+|>>|[→⟶➜⇒⟹↔⇄]")
 _RIGHT_ARROWS: Mapping[str, str] = dict.fromkeys(("<-->", "<=>", "↔", "⇄"), "<->") | dict.fromkeys("⇒⟹", "=>")
+_HALF_ARROW = re.compile(r"\s+-\s*|\s*>\s*")
 _END = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*(@[A-Za-z_][\w-]*)?)?\Z")
 
 _COMMON = ("every_steps", "start_step", "timeout_seconds", "on_timeout", "remove")
@@ -193,7 +194,9 @@ def _parse_arrow(
 
 def _no_arrow(node: ScalarNode, text: str, wrong: re.Match[str] | None) -> Diagnostic:
     if wrong is None:
-        return diagnose("FR0110", node.span, problem="no arrow: `->` carries data, `=>` weights, `<->` turns")
+        helps = [Help(text=f"write `{_HALF_ARROW.sub(' -> ', text)}`")] if len(_HALF_ARROW.findall(text)) == 1 else []
+        problem = "no arrow: `->` carries data, `=>` weights, `<->` turns"
+        return diagnose("FR0110", node.span, helps=helps, problem=problem)
     right = _RIGHT_ARROWS.get(wrong.group(), "=>" if wrong.group() == ">>" or "=" in wrong.group() else "->")
     fixed = f"{text[: wrong.start()]}{right}{text[wrong.end() :]}"
     if wrong.group().startswith("<") and not wrong.group().endswith(">"):

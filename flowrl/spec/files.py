@@ -10,15 +10,15 @@ from flowrl.diag.near import near_names
 from flowrl.spec.yaml_tree import LARGEST_BYTES
 
 
-def read_text(path: str | Path) -> str:
-    """The text of a UTF-8 file. Raises FlowError (FR0001 to FR0004)."""
+def read_text(path: str | Path, wanted: str = "a flow's YAML file") -> str:
+    """The text of a UTF-8 file; `wanted` says what it should be. Raises FlowError (FR0001 to FR0004)."""
     file = Path(path)
     shown = str(path)
     try:
         with file.open("rb") as stream:
             data = stream.read(LARGEST_BYTES + 1)
     except FileNotFoundError:
-        raise FlowError(diagnose("FR0001", helps=_near_files(file), file=shown)) from None
+        raise FlowError(diagnose("FR0001", helps=_near_files(file), file=shown, wanted=wanted)) from None
     except IsADirectoryError:
         helps = [Help(text=f"name a file in it, for example `{file / name}`") for name in _flows(file)[:1]]
         raise FlowError(diagnose("FR0002", helps=helps, file=shown, problem="it is a folder")) from None

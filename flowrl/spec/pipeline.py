@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
+from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
 from flowrl.spec.check import INHERITED, check_document, missing_step
@@ -47,6 +47,12 @@ def loads(
         problem = "the document is empty" if root is None else "the document is not a mapping"
         span = root.span if root is not None else Span(file, 1, 1, 1, 2)
         raise FlowError(diagnose("FR0015", span, problem=problem))
+    if root.get("flowrl_plan") is not None:
+        fix = Help(
+            text=f"`flowrl run {file}` runs it; `check`, `plan` and `expand` take the flow that it was made from"
+        )
+        problem = "the document is a plan"
+        raise FlowError(diagnose("FR0015", Span(file, 1, 1, 1, 2), helps=(fix,), problem=problem))
     return build(root, {file: text}, file, folder, sets, check_supported)
 
 

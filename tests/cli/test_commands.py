@@ -77,6 +77,11 @@ def test_missing_file_is_told(command: str, capsys: pytest.CaptureFixture[str], 
     assert "error[FR0001]: file not found" in capsys.readouterr().err
 
 
+def test_missing_cluster_file_is_not_told_as_a_flow(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert call("plan", PPO, "--cluster", str(tmp_path / "c.yaml")) == 1
+    assert "a YAML file with a cluster" in capsys.readouterr().err
+
+
 def test_folder_that_is_no_run_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert call("resume", str(tmp_path)) in (1, 5)
     assert "error[FR0907]" in capsys.readouterr().err

@@ -63,6 +63,10 @@ def test_help_of_a_shorthand_names_what_is_near() -> None:
     with pytest.raises(FlowError) as caught:
         parse_cluster("16xH100-80GB")
     assert "16xH100-80G" in caught.value.diagnostics[0].helps[0].text
+    for text, names in (("16xH100", "`16xH100-80G`"), ("8xA100", "`8xA100-40G` or `8xA100-80G`")):
+        with pytest.raises(FlowError) as caught:
+            parse_cluster(text)
+        assert caught.value.diagnostics[0].helps[0].text.endswith(names)
     with pytest.raises(FlowError) as caught:
         parse_cluster("20xH100-80G")
     text = caught.value.diagnostics[0].helps[0].text

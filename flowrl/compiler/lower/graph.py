@@ -139,4 +139,5 @@ def _role(stage: Stage, name: str, role: RoleDocument) -> Role:
         frozen=isinstance(role, GeneratorRole) and role.frozen,
         forward=forward_params(role, method) if is_trainer else None,
         span=stage.key_span("roles", name),
+        spans=stage.written_keys("roles", name, keys=("backend",)),
     )

@@ -47,8 +47,7 @@ def signature_of(function: str, folder: str, span: Span | None) -> Signature | D
     if function.startswith(BUILTIN_PREFIX):
         return _builtin(name, span)
     if not place.endswith(".py"):
-        fix = Help(text=f"write `FILE.py:{name or 'NAME'}`")
-        return diagnose("FR0210", span, helps=[fix], file=function, folder=folder)
+        return _no_file_named(function, name, folder, span)
     tree = _parsed(place, folder, span)
     if isinstance(tree, Diagnostic):
         return tree
@@ -109,8 +108,10 @@ def _parsed(place: str, folder: str, span: Span | None) -> ast.Module | Diagnost
     path = Path(folder) / place
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return diagnose("FR0210", span, file=place, folder=folder)
+    except UnicodeDecodeError:
+        return diagnose("FR0212", span, file=place, line=1, problem="it is not UTF-8 text")
+    except OSError:
+        return diagnose("FR0210", span, helps=_near_file(path), file=place, folder=folder)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -119,6 +120,29 @@ def _parsed(place: str, folder: str, span: Span | None) -> ast.Module | Diagnost
         line = getattr(fault, "lineno", None) or 1
         problem = getattr(fault, "msg", None) or str(fault)
         return diagnose("FR0212", span, file=place, line=line, problem=problem)
+
+
+def _no_file_named(function: str, name: str, folder: str, span: Span | None) -> Diagnostic:
+    """`FILE.py:NAME` is not what stands there: the function is missing, or the file."""
+    if not function.endswith(".py"):
+        fix = Help(text=f"write `FILE.py:{name or 'NAME'}`")
+        return diagnose("FR0210", span, helps=[fix], file=function, folder=folder)
+    tree = _parsed(function, folder, span)
+    if isinstance(tree, Diagnostic):
+        return tree
+    known = _functions(tree)
+    helps = [Help(text=f"write `{function}:{each}`") for each in known[:1]]
+    problem = f"`{function}` is a file, and no function in it is named"
+    return diagnose("FR0211", span, helps=helps, problem=problem, known=", ".join(known) or "it has none")
+
+
+def _near_file(path: Path) -> list[Help]:
+    try:
+        names = [entry.name for entry in path.parent.iterdir() if entry.suffix == ".py"]
+    except OSError:
+        return []
+    near = near_names(path.name, names)
+    return [Help(text=f"a file with a near name exists: `{near[0]}`")] if near else []
 
 
 def _definition(tree: ast.Module, name: str) -> _Function | str | None:
@@ -157,15 +181,21 @@ def _imported(statement: ast.Import | ast.ImportFrom) -> set[str]:
 
 
 def _not_defined(tree: ast.Module, place: str, name: str, span: Span | None) -> Diagnostic:
-    functions = (s.name for s in _top_level(tree.body) if isinstance(s, _Function))
-    return _not_found(name, place, [f for f in dict.fromkeys(functions) if not f.startswith("_")], span)
+    return _not_found(name, place, _functions(tree), span)
+
+
+def _functions(tree: ast.Module) -> list[str]:
+    """Functions that a flow may name, in the order of the file."""
+    names = (statement.name for statement in _top_level(tree.body) if isinstance(statement, _Function))
+    return [name for name in dict.fromkeys(names) if not name.startswith("_")]
 
 
 def _not_found(name: str, place: str, known: Iterable[str], span: Span | None) -> Diagnostic:
     names = list(known)
     near = near_names(name, names)
     helps = [Help(text=f"a function with a near name exists: `{place}:{near[0]}`")] if near else []
-    return diagnose("FR0211", span, helps=helps, file=place, name=name, known=", ".join(names) or "it has none")
+    problem = f"`{place}` has no function `{name}`"
+    return diagnose("FR0211", span, helps=helps, problem=problem, known=", ".join(names) or "it has none")
 
 
 def _signature(function: _Function, place: str, span: Span | None) -> Signature | Diagnostic:

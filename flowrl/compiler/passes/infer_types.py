@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from msgspec.structs import replace
 
-from flowrl.compiler.binding import bind
+from flowrl.compiler.binding import bind, makers_here
 from flowrl.compiler.edges import data_edges, state_edges
 from flowrl.diag.diagnostic import Diagnostic, FlowError
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Op
@@ -26,10 +28,10 @@ def infer_types(graph: Graph) -> Graph:
     fit; every lowered data edge names its declared ones; state edges stand; trainable roles are marked.
     """
     found = records(graph.ops, graph.roles, graph.declared)
-    problems: list[Diagnostic] = []
-    ops = tuple(_bound(graph, found, op, problems) for op in graph.ops)
-    if problems:
-        raise FlowError(problems)
+    faults: list[_Fault] = []
+    ops = tuple(_bound(graph, found, op, faults) for op in graph.ops)
+    if faults:
+        raise FlowError(_causes(graph, found, faults))
     ops = _with_temperature(ops)
     updates = [op for op in ops if op.method == "update"]
     trainable = {op.role for op in updates}
@@ -42,7 +44,35 @@ def infer_types(graph: Graph) -> Graph:
     return replace(graph, ops=ops, edges=edges, roles=roles)
 
 
-def _bound(graph: Graph, found: Records, op: Op, problems: list[Diagnostic]) -> Op:
+@dataclass(frozen=True, slots=True)
+class _Fault:
+    op: Op
+    input: Input
+    diagnostic: Diagnostic
+
+
+def _causes(graph: Graph, found: Records, faults: list[_Fault]) -> list[Diagnostic]:
+    """One diagnostic for each cause: a field that the edge drawn for another one would bring along is left out."""
+    absent = [each for each in faults if each.diagnostic.code == "FR0206" and each.input.chosen is None]
+    brings = {id(each): _brought(graph, found, each) for each in absent}
+    absent.sort(key=lambda each: (len(found.ancestors[each.op.id]), -len(brings[id(each)])))
+    causes: list[_Fault] = []
+    for each in absent:
+        upstream = {each.op.id, *found.ancestors[each.op.id]}
+        if not any(cause.op.id in upstream and each.input.field in brings[id(cause)] for cause in causes):
+            causes.append(each)
+    return [each.diagnostic for each in faults if each not in absent or each in causes]
+
+
+def _brought(graph: Graph, found: Records, fault: _Fault) -> frozenset[str]:
+    """What comes into scope with the edge that the diagnostic says to draw."""
+    makers = makers_here(graph, fault.op, fault.input.field)
+    if not makers:
+        return frozenset()
+    return frozenset(found.scope[makers[0].id]) | {field.name for field in makers[0].outputs}
+
+
+def _bound(graph: Graph, found: Records, op: Op, faults: list[_Fault]) -> Op:
     inputs: list[Input] = []
     for input in op.inputs:
         if input.slot == DEFERRED and input.chosen is None:
@@ -50,7 +80,7 @@ def _bound(graph: Graph, found: Records, op: Op, problems: list[Diagnostic]) -> 
             continue
         result = bind(graph, found, op, input)
         if isinstance(result, Diagnostic):
-            problems.append(result)
+            faults.append(_Fault(op, input, result))
         elif result is not None:
             inputs.append(result)
     return replace(op, inputs=tuple(inputs))

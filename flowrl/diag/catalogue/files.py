@@ -7,7 +7,7 @@ CODES: tuple[Code, ...] = (
         id="FR0001",
         headline="file not found",
         label="`{file}` does not exist",
-        help="give the path of a flow's YAML file",
+        help="give the path of {wanted}",
     ),
     Code(
         id="FR0002",

@@ -70,7 +70,7 @@ CODES: tuple[Code, ...] = (
     Code(
         id="FR0211",
         headline="function not found",
-        label="`{file}` has no function `{name}`",
+        label="{problem}",
         why="the file is read without being run; only a function defined at its top level is seen",
         help="name one of: {known}",
     ),

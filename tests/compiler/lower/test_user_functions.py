@@ -75,6 +75,13 @@ def test_what_cannot_be_read(tmp_path: Path, text: str, code: str, told: str) ->
     assert told in " ".join((*found.notes, *(label.text for label in found.labels)))
 
 
+def test_a_file_that_is_no_text_is_there_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "f.py").write_bytes(b"\xff\xfe\x00")
+    found = signature_of("f.py:f", str(tmp_path), None)
+    assert isinstance(found, Diagnostic)
+    assert found.code == "FR0212"
+
+
 def test_near_names_of_functions_and_files(tmp_path: Path) -> None:
     (tmp_path / "f.py").write_text("def gsm8k(response): ...\ndef _hidden(): ...\n")
     found = signature_of("f.py:gsm8", str(tmp_path), None)
