@@ -73,7 +73,7 @@ def _colocated(roles: tuple[str, ...], cluster: Cluster, request: PlacementReque
         count = 1 if one else size(group)
         (devices,) = allocate(cluster, [(group.name, count)])
         where = f" on {group.name}" if len(cluster.groups) > 1 else ""
-        label = "one process on the CPU" if one else f"colocated: {count} devices{where}"
+        label = "one process on the CPU" if one else f"colocated: {count} device{'' if count == 1 else 's'}{where}"
         yield Option(label, (Draft("all", devices, group, roles),))
 
 

@@ -136,6 +136,22 @@ def test_the_smallest_tp_that_holds_the_model() -> None:
     assert [each.reason for each in layout.rejected] == ["does_not_fit", "does_not_fit"]
 
 
+def test_a_larger_tp_where_the_smallest_starves_its_cache() -> None:
+    """Qwen2.5-32B leaves one H100 room for a few samples of 128 at a time; brute force over tp says what that costs."""
+    flow = GRPO.replace("policy: {source: Qwen/Qwen2.5-7B}", "policy: {source: Qwen/Qwen2.5-32B}")
+    told = told_text(with_placement(flow, "colocated"), "16xH100-80G")
+    layout = next(each for each in told.placement.decisions if each.what == "layout of actor_infer")
+    assert (layout.chosen, layout.reason) == ("dp8 tp2", "fastest")
+    seconds: dict[int, float] = {}
+    for tp in (1, 2, 4, 8):
+        layouts = f"layouts: {{actor_infer: {{tp: {tp}}}}}"
+        section = f"{{pools: {{all: {{gpus: 16, roles: [actor_train, actor_infer, reward], {layouts}}}}}}}"
+        asked = told_text(with_placement(flow, section), "16xH100-80G")
+        seconds[tp] = step_seconds(asked.graph, asked.placement.pools, asked.shapes, asked.cluster, asked.request)
+    assert seconds[2] < seconds[1] / 1.5
+    assert seconds[2] < min(seconds.values()) * 1.2
+
+
 def test_nobody_leaves_devices_that_have_room() -> None:
     flow = GRPO.replace("backend: vllm,", "backend: vllm, engine: {kv_fraction: 0.3},")
     told = told_text(with_placement(flow, "colocated"), "16xH200")
