@@ -73,6 +73,7 @@ def test_a_process_that_is_killed_leaves_a_run_that_goes_on(tmp_path: Path) -> N
 
 
 def test_the_first_signal_is_noted_and_the_second_ends_everything() -> None:
+    before = signal.getsignal(signal.SIGINT)  # a shell that starts the suite in the background leaves it ignored
     interrupts = Interrupts()
     with interrupts.listening():
         signal.raise_signal(signal.SIGINT)
@@ -81,7 +82,7 @@ def test_the_first_signal_is_noted_and_the_second_ends_everything() -> None:
             signal.raise_signal(signal.SIGINT)
         assert interrupts.overdue
         signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_cleaning_up_is_not_interrupted_and_the_next_stage_can_be() -> None:
