@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from msgspec.structs import replace
+
 from flowrl.diag.diagnostic import FlowError, Help, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
@@ -19,6 +21,8 @@ from flowrl.machine.local import local_cluster
 
 _SHORTHAND = re.compile(r"(?:(?P<nodes>\d+)x)?(?P<count>\d+)x(?P<device>[A-Za-z][\w.-]*)")
 _LARGEST = 1_000_000
+MOST_DOUBLINGS = 4
+MOST_DEVICES = 4096
 
 
 def parse_cluster(text: str, span: Span | None = None) -> Cluster:
@@ -64,3 +68,23 @@ def _usual_nodes(count: int, name: str, card: DeviceCard, span: Span) -> tuple[i
     text = f"write `{below}x{name}` or `{above}x{name}`, or say the nodes: `1x{count}x{name}` is one node of {count}"
     facts: dict[str, Any] = {"count": count, "size": size, "rest": count % size}
     raise FlowError(diagnose("FR0512", span, name=name, helps=(Help(text=text, span=span),), **facts))
+
+
+def larger_clusters(cluster: Cluster) -> list[tuple[str, Cluster]]:
+    """Twice, four times, … the devices of a cluster of one kind of GPU, and how it is written: first a usual node is
+    filled, then nodes are added."""
+    if len(cluster.groups) != 1 or cluster.groups[0].device.is_cpu:
+        return []
+    (group,) = cluster.groups
+    name, nodes, each = group.device.name, group.nodes, group.devices_per_node
+    card = DEVICE_CARDS.get(name)
+    usual = each if card is None else card.node_devices
+    as_listed = card is not None and group == node_group(card, group.name, nodes, each)
+    found: list[tuple[str, Cluster]] = []
+    for _ in range(MOST_DOUBLINGS):
+        nodes, each = (nodes, min(2 * each, usual)) if nodes == 1 and each < usual else (2 * nodes, each)
+        if nodes * each > MOST_DEVICES:
+            break
+        text = f"{nodes}x{each}x{name}" if as_listed else f"{{gpu: {name}, nodes: {nodes}, gpus_per_node: {each}, …}}"
+        found.append((text, replace(cluster, groups=(replace(group, nodes=nodes, devices_per_node=each),))))
+    return found

@@ -12,14 +12,12 @@ from msgspec.structs import replace
 from flowrl.graph.graph import Graph, Kind, Op, Role
 from flowrl.graph.params import ForwardParams, GenerateParams, ScoreParams, UpdateParams
 from flowrl.machine.cluster import Cluster
-from flowrl.machine.devices import DEVICE_CARDS, node_group
+from flowrl.machine.shorthand import larger_clusters
 from flowrl.placement.request import Mode, PlacementRequest
 
 SMALLEST_MICRO_BATCH_TOKENS = 512
 SMALLEST_KV_FRACTION = 0.1
 SMALLEST_RESPONSE_TOKENS = 256
-MOST_DOUBLINGS = 4
-MOST_DEVICES = 4096
 
 Situation = tuple[Graph, Cluster, PlacementRequest]
 
@@ -64,25 +62,9 @@ def shorter_edits(graph: Graph, request: PlacementRequest) -> Iterator[Edit]:
 
 
 def cluster_edits(cluster: Cluster, request: PlacementRequest) -> Iterator[Edit]:
-    """Twice, four times, … the devices: first fill a usual node, then add nodes. Explicit pools do not grow by
-    themselves, so they are left out."""
-    is_cpu = any(group.device.is_cpu for group in cluster.groups)
-    if request.mode is Mode.POOLS or len(cluster.groups) != 1 or is_cpu:
-        return
-    (group,) = cluster.groups
-    card = DEVICE_CARDS.get(group.device.name)
-    usual = group.devices_per_node if card is None else card.node_devices
-    as_listed = card is not None and group == node_group(card, group.name, group.nodes, group.devices_per_node)
-    steps: list[Step] = []
-    nodes, each = group.nodes, group.devices_per_node
-    for _ in range(MOST_DOUBLINGS):
-        nodes, each = (nodes, min(2 * each, usual)) if nodes == 1 and each < usual else (2 * nodes, each)
-        if nodes * each > MOST_DEVICES:
-            break
-        written = f"gpu: {group.device.name}, nodes: {nodes}, gpus_per_node: {each}"
-        text = f"cluster: {nodes}x{each}x{group.device.name}" if as_listed else f"cluster: {{{written}, …}}"
-        steps.append((text, _sized(nodes, each)))
-    yield tuple(steps)
+    """More devices. Explicit pools do not grow by themselves, so they are left out."""
+    if request.mode is not Mode.POOLS:
+        yield tuple((f"cluster: {text}", _on(grown)) for text, grown in larger_clusters(cluster))
 
 
 def _guilty(graph: Graph, names: frozenset[str]) -> list[Role]:
@@ -189,10 +171,5 @@ def _with_params(op: Op, changes: dict[str, object]) -> Op:
     return replace(op, params=replace(op.params, **changes))
 
 
-def _sized(nodes: int, devices_per_node: int) -> Callable[[Situation], Situation]:
-    def apply(situation: Situation) -> Situation:
-        graph, cluster, request = situation
-        groups = tuple(replace(group, nodes=nodes, devices_per_node=devices_per_node) for group in cluster.groups)
-        return graph, replace(cluster, groups=groups), request
-
-    return apply
+def _on(cluster: Cluster) -> Callable[[Situation], Situation]:
+    return lambda situation: (situation[0], cluster, situation[2])

@@ -14,7 +14,7 @@ import flowrl.machine
 from flowrl.diag.diagnostic import FlowError
 from flowrl.machine.devices import DEVICE_CARDS, DEVICES
 from flowrl.machine.local import local_cluster
-from flowrl.machine.shorthand import parse_cluster
+from flowrl.machine.shorthand import larger_clusters, parse_cluster
 
 CATALOGUE = Path(flowrl.machine.__file__).parent / "catalogue" / "devices.toml"
 
@@ -91,6 +91,13 @@ def test_a_shorthand_keeps_the_number_of_devices_or_is_refused(count: int, name:
 @given(st.text(max_size=30))
 def test_any_text_is_a_cluster_or_a_diagnostic(text: str) -> None:
     assert isinstance(attempt(text), int) or attempt(text) in ("FR0510", "FR0511", "FR0512")
+
+
+def test_larger_clusters_fill_a_node_first_and_are_written_so_that_they_parse() -> None:
+    found = larger_clusters(parse_cluster("2xH100-80G"))
+    assert [text for text, _ in found] == ["1x4xH100-80G", "1x8xH100-80G", "2x8xH100-80G", "4x8xH100-80G"]
+    assert all(parse_cluster(text).groups == grown.groups for text, grown in found)
+    assert larger_clusters(parse_cluster("3xcpu")) == []
 
 
 def test_local_is_this_machine() -> None:
