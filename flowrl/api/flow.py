@@ -4,6 +4,7 @@ shown, saved and run. All of them are the functions of flowrl.api said from the 
 from __future__ import annotations
 
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,11 +41,11 @@ class FlowPlan:
         return api.run_plan(self.plan, launcher=launcher, runs=runs, spec=self.spec)
 
 
-class _Verbs:
+class _Verbs(ABC):
     """What can be done with a flow, however it was written."""
 
-    def spec(self, sets: Sequence[str] = (), check_supported: bool = True) -> FlowSpec:
-        raise NotImplementedError
+    @abstractmethod
+    def spec(self, sets: Sequence[str] = (), check_supported: bool = True) -> FlowSpec: ...
 
     def check(self) -> Checked:
         """Every fault of the flow, as values."""
