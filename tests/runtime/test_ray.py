@@ -193,11 +193,12 @@ from flowrl.runtime.run import RunOptions, run
 from flowrl.runtime.session import SessionOptions
 from tests.runtime import fakes
 from tests.runtime.ray_runs import plan_of
-from tests.runtime.test_ray import slow_trainer
+from tests.runtime import test_ray
 import ray
 ray.cloudpickle.register_pickle_by_value(fakes)
 ray.cloudpickle.register_pickle_by_value(sys.modules["tests.runtime.test_ray"])
-session = SessionOptions(make_launcher=lambda *_: RayLauncher(1, make_rank=slow_trainer), progress=False)
+make_rank = getattr(test_ray, sys.argv[2])
+session = SessionOptions(make_launcher=lambda *_: RayLauncher(1, make_rank=make_rank), progress=False)
 try:
     run(plan_of(steps=100), RunOptions(runs=Path(sys.argv[1]), launcher="ray", session=session))
 except InterruptError as error:
@@ -209,15 +210,21 @@ def slow_trainer(setup: RankSetup) -> object:
     return Slow(make_fake(setup), "update", 0.2)
 
 
-def test_ctrl_c_ends_within_ten_seconds_and_leaves_nothing(tmp_path: Path) -> None:
-    """In a process of its own that starts its own Ray: SIGINT in the middle of training, as a terminal sends it."""
+def slow_start(setup: RankSetup) -> object:
+    if setup.role.kind is Kind.TRAINER:
+        time.sleep(60)
+    return make_fake(setup)
+
+
+def _interrupted(folder: Path, make: str, begun: Callable[[int], bool]) -> None:
+    """In a process of its own that starts its own Ray: SIGINT as a terminal sends it, once `begun` says so."""
     before = set(leftovers())
-    script = tmp_path / "script.py"
+    script = folder / "script.py"
     script.write_text(SCRIPT)
     environment = dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen([sys.executable, script, tmp_path], env=environment, start_new_session=True)
+    process = subprocess.Popen([sys.executable, script, folder, make], env=environment, start_new_session=True)
     try:
-        _wait_for(lambda: any(len(untimed(path.parent, path.name)) > 1 for path in tmp_path.glob("*/metrics.jsonl")))
+        _wait_for(lambda: begun(process.pid))
         os.killpg(process.pid, signal.SIGINT)
         started = time.monotonic()
         assert process.wait(30) == 130
@@ -226,8 +233,20 @@ def test_ctrl_c_ends_within_ten_seconds_and_leaves_nothing(tmp_path: Path) -> No
         process.kill()
     _wait_for(lambda: not _of_session(process.pid), seconds=5)
     assert set(leftovers()) <= before
+
+
+def test_ctrl_c_in_training_ends_within_ten_seconds_and_leaves_nothing(tmp_path: Path) -> None:
+    def trains(leader: int) -> bool:
+        return any(len(untimed(path.parent, path.name)) > 1 for path in tmp_path.glob("*/metrics.jsonl"))
+
+    _interrupted(tmp_path, "slow_trainer", trains)
     folder = next(tmp_path.glob("*/metrics.jsonl")).parent
     assert list(folder.glob("checkpoints/**/*.json"))
+
+
+def test_ctrl_c_while_ranks_start_is_told_as_one_and_leaves_nothing(tmp_path: Path) -> None:
+    """Ray turns what the handler raises in its own wait into a SystemError, which once came out as a fault of ours."""
+    _interrupted(tmp_path, "slow_start", lambda leader: any("ray::RankActor" in line for line in _of_session(leader)))
 
 
 def _wait_for(true: Callable[[], bool], seconds: float = 60.0) -> None:

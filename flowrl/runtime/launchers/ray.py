@@ -27,7 +27,16 @@ from flowrl.program.program import Instruction, InstructionKind
 from flowrl.runtime.faults import span_of
 from flowrl.runtime.launchers.contract import BoundInput, Completion, Part, Work
 from flowrl.runtime.launchers.ray_actor import Address, Clerk, Outcome, RankActor, Slot
-from flowrl.runtime.launchers.ray_cluster import PoolGroup, actor_options, connect, import_ray, on_cpu, release, reserve
+from flowrl.runtime.launchers.ray_cluster import (
+    PoolGroup,
+    actor_options,
+    connect,
+    import_ray,
+    on_cpu,
+    release,
+    reserve,
+    signals_through,
+)
 from flowrl.runtime.launchers.ray_weights import Ranks, WeightEdges
 from flowrl.runtime.metrics import merge
 from flowrl.runtime.setups import RoleSetup, call_of, is_data_call, model_folders, role_setups
@@ -92,9 +101,10 @@ class RayLauncher:
 
         if not self._flights:
             return ()
-        ready, _ = ray.wait(list(self._flights), num_returns=1, timeout=timeout_seconds)
-        if ready:
-            ready, _ = ray.wait(list(self._flights), num_returns=len(self._flights), timeout=0)
+        with signals_through():
+            ready, _ = ray.wait(list(self._flights), num_returns=1, timeout=timeout_seconds)
+            if ready:
+                ready, _ = ray.wait(list(self._flights), num_returns=len(self._flights), timeout=0)
         return [done for reference in ready if (done := self._take(reference)) is not None]
 
     def peek(self, part: Part, fields: Sequence[str], ids: Sequence[int]) -> Batch:
@@ -237,7 +247,8 @@ class RayLauncher:
         waiting, deadline = list(references), time.monotonic() + START_SECONDS
         found: dict[Any, Outcome] = {}
         while waiting:
-            ready, waiting = ray.wait(waiting, num_returns=1, timeout=1.0)
+            with signals_through():
+                ready, waiting = ray.wait(waiting, num_returns=1, timeout=1.0)
             for reference in ready:
                 found[reference] = self._get(reference, "")
                 error = found[reference].error
@@ -253,7 +264,8 @@ class RayLauncher:
         from ray.exceptions import GetTimeoutError, RayError
 
         try:
-            return ray.get(reference, timeout=START_SECONDS)
+            with signals_through():
+                return ray.get(reference, timeout=START_SECONDS)
         except GetTimeoutError as error:
             raise FlowError(diagnose("FR0957", count=1, seconds=f"{START_SECONDS:g}")) from error
         except RayError as error:

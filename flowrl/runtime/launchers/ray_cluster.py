@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,18 @@ QUIET = {
 }
 """What FlowRL wants of Ray unless the user's environment says otherwise: a local cluster without tokens, no usage data
 sent, no warnings about its own future."""
+
+
+@contextmanager
+def signals_through() -> Iterator[None]:
+    """Around a wait on Ray: what a signal handler raises in it, Ray turns into a SystemError; here it comes out as it
+    was raised."""
+    try:
+        yield
+    except SystemError as error:
+        if error.__cause__ is None:
+            raise
+        raise error.__cause__ from None
 
 
 @dataclass(slots=True)
