@@ -76,6 +76,10 @@ class Interrupts:
             if self.asked is not None:
                 raise Abandoned
             yield
+        except SystemError as error:
+            if self.asked is None or not _comes_of_abandoning(error):
+                raise
+            raise Abandoned from error
         finally:
             self._abandonable = False
 
@@ -108,3 +112,12 @@ class Interrupts:
             return
         self.overdue = True
         raise Abandoned
+
+
+def _comes_of_abandoning(error: BaseException | None) -> bool:
+    """Compiled code that our handler interrupts may raise a SystemError of its own over what the handler raised."""
+    while error is not None:
+        if isinstance(error, Abandoned):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
