@@ -113,14 +113,22 @@ def test_work_that_must_not_be_left_is_given_up_at_the_deadline() -> None:
     assert interrupts.overdue
 
 
+def _interrupted_as_cython_is(interrupts: Interrupts) -> None:
+    """As in Ray's wait: a SystemError raised over what the handler raised."""
+    with interrupts.abandonable():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except Abandoned as raised:
+            raise SystemError("returned a result with an exception set") from raised
+
+
 def test_what_compiled_code_makes_of_the_signal_is_still_the_signal() -> None:
-    """As Ray's wait does (Cython): a SystemError raised over what the handler raised."""
     interrupts = Interrupts()
-    with interrupts.listening():
-        with pytest.raises(Abandoned), interrupts.abandonable():
-            try:
-                signal.raise_signal(signal.SIGINT)
-            except Abandoned as raised:
-                raise SystemError("returned a result with an exception set") from raised
-        with pytest.raises(SystemError), interrupts.listening():
-            raise SystemError("of its own")
+    with interrupts.listening(), pytest.raises(Abandoned):
+        _interrupted_as_cython_is(interrupts)
+
+
+def test_another_system_error_is_not_the_signal() -> None:
+    interrupts = Interrupts()
+    with interrupts.listening(), pytest.raises(SystemError), interrupts.abandonable():
+        raise SystemError("of its own")
