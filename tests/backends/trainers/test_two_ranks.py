@@ -10,7 +10,7 @@ from flowrl.backends.trainers.fsdp.export import export_checkpoint
 from flowrl.graph.graph import Kind
 from tests.backends.ranks import forward, rank_of
 from tests.backends.tiny import make_tiny
-from tests.backends.trainers.two_ranks import ADAM, BUDGET, SGD, both, rows_of, train, weights_of
+from tests.backends.trainers.two_ranks import ADAM, BUDGET, SGD, SGD_STEPS, both, rows_of, train, weights_of
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def assert_same(ranks: list[dict[str, Any]], key: str, expected: list[dict[str, 
     """Every rank reports the metrics of the whole minibatch, and they are those of one rank."""
     for made in ranks:
         assert made[key] == ranks[0][key]
-        for got, single in zip(made[key], expected, strict=False):
+        for got, single in zip(made[key], expected, strict=True):
             assert set(got) == set(single)
             for name, value in single.items():
                 assert got[name] == pytest.approx(value, rel=rel, abs=1e-6), name
@@ -56,7 +56,7 @@ def test_losses_and_gradient_norms_of_sgd(place: dict[str, Path], found: list[di
     assert np.abs(np.concatenate([made[f"{name} log_probs"] for made in found]) - before).max() < 1e-5
     assert all(made[f"{name} nothing"] for made in found)
     start = weights_of(single).view(np.float32)
-    assert_same(found, f"{name} steps", train(single, None))
+    assert_same(found, f"{name} steps", train(single, None, steps=SGD_STEPS))
     after = single.call(call, rows_of(None, 1)).batch.ragged("old_log_probs").values
     assert np.abs(after - before).max() > 0.1  # the rate does move the parameters
     assert np.abs(np.concatenate([made[f"{name} after"] for made in found]) - after).max() < 1e-4

@@ -24,6 +24,8 @@ BUDGET = 30
 SGD = OptimizerParams(name="sgd", lr=1.0, max_grad_norm=1.0)
 ADAM = OptimizerParams(name="adamw", lr=1e-2)
 STEPS = 3
+SGD_STEPS = 10
+"""DESIGN, promise 2: losses and gradient norms agree over ten steps of a rate that moves the parameters."""
 
 
 def rows_of(rank: int | None, step: int) -> Batch:
@@ -35,9 +37,11 @@ def rows_of(rank: int | None, step: int) -> Batch:
     return batch.select(range(start, start + SHARE[rank]))
 
 
-def train(trainer: Any, rank: int | None, first: int = 1, loss: str = "ppo") -> list[dict[str, float]]:
+def train(
+    trainer: Any, rank: int | None, first: int = 1, loss: str = "ppo", steps: int = STEPS
+) -> list[dict[str, float]]:
     found = []
-    for step in range(first, first + STEPS):
+    for step in range(first, first + steps):
         metrics = trainer.call(update(step=step, loss=loss, micro_batch_tokens=BUDGET), rows_of(rank, step)).metrics
         found.append({name: value for name, (value, _) in metrics.items()})
     return found
@@ -60,7 +64,7 @@ def work(rank: int, port: int, place: dict[str, Path]) -> dict[str, Any]:
         found[f"{name} log_probs"] = trainer.call(call, rows_of(rank, 1)).batch.ragged("old_log_probs").values
         nothing = trainer.call(call, rows_of(rank, 1).select([] if rank else range(7))).batch
         found[f"{name} nothing"] = isinstance(nothing.columns["old_log_probs"], Ragged)
-        found[f"{name} steps"] = train(trainer, rank)
+        found[f"{name} steps"] = train(trainer, rank, steps=SGD_STEPS)
         found[f"{name} after"] = trainer.call(call, rows_of(rank, 1)).batch.ragged("old_log_probs").values
         found[f"{name} weights"] = weights_of(trainer)
     adam = rank_of(Kind.TRAINER, place["tied"], "fsdp", optimizer=ADAM, **common)
