@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowrl.api.compile import Checked, check_spec, compile_spec
-from flowrl.diag.diagnostic import FlowError
-from flowrl.plan.io import dumps, loads
+from flowrl.api.places import folder_of
+from flowrl.diag.diagnostic import FlowError, diagnose
+from flowrl.plan.io import dumps, loads, read
 from flowrl.plan.plan import Plan
 from flowrl.report.text import render_plan
 from flowrl.spec import json_schema, load, to_yaml
@@ -68,17 +69,27 @@ def run(
     launcher: str | None = None,
     runs: FilePath = "runs",
 ) -> RunResult:
-    """Plan a flow file and run it, or run a plan.json as it is."""
+    """Plan a flow file and run it, or run a plan.json as it is (FR0708: `sets` and `cluster` cannot change one)."""
     if Path(file).suffix == ".json":
-        return run_plan(loads(Path(file).read_bytes(), str(file)), launcher=launcher, runs=runs)
+        for flag in (*(["--set"] if sets else []), *(["--cluster"] if cluster else [])):
+            raise FlowError(diagnose("FR0708", None, flag=flag, file=file))
+        plan = read(Path(file))
+        return run_plan(plan, launcher=launcher, runs=runs, folder=folder_of(plan, Path(file)))
     spec = load(file, sets)
     return run_plan(compile_spec(spec, cluster), launcher=launcher, runs=runs, spec=spec)
 
 
 def run_plan(
-    plan: Plan, launcher: str | None = None, runs: FilePath = "runs", spec: FlowSpec | None = None
+    plan: Plan,
+    launcher: str | None = None,
+    runs: FilePath = "runs",
+    spec: FlowSpec | None = None,
+    folder: Path | None = None,
 ) -> RunResult:
-    """Run a plan. Raises FlowError: it does not fit, or names what is not built; and for what fails in the run."""
+    """Run a plan. `folder`: where its relative paths start, if not in the plan's folder from here.
+
+    Raises FlowError: it does not fit, or names what is not built; and for what fails in the run.
+    """
     if plan.verdict == "infeasible":
         raise FlowError(plan.diagnostics)
     from flowrl.api.preflight import preflight
@@ -87,7 +98,8 @@ def run_plan(
 
     preflight(plan)
     flow = to_yaml(spec) if spec is not None else None
-    return run_it(plan, RunOptions(runs=Path(runs), launcher=launcher or "auto", flow_text=flow))
+    options = RunOptions(runs=Path(runs), launcher=launcher or "auto", flow_text=flow, folder=folder)
+    return run_it(plan, options)
 
 
 def resume(run_folder: FilePath, launcher: str | None = None) -> RunResult:

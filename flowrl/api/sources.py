@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
 from flowrl.graph.graph import Graph
 from flowrl.graph.params import DataParams, ScoreParams
+from flowrl.plan.digests import digest_file
 from flowrl.plan.plan import Source
 from flowrl.spec.flow import FlowSpec
 
@@ -17,7 +17,7 @@ def sources_of(spec: FlowSpec, graphs: Iterable[Graph]) -> tuple[Source, ...]:
     folder = Path(spec.folder)
     found: dict[tuple[str, str], Source] = {}
     for role, path in (*_flow_files(spec), *(pair for graph in graphs for pair in _graph_files(graph))):
-        found.setdefault((role, path), Source(path=path, role=role, digest=_digest(folder / path)))
+        found.setdefault((role, path), Source(path=path, role=role, digest=digest_file(folder / path)))
     return tuple(found[key] for key in sorted(found))
 
 
@@ -42,10 +42,3 @@ def _graph_files(graph: Graph) -> list[tuple[str, str]]:
 def _data_file(source: str) -> tuple[str, str]:
     path, colon, _ = source.rpartition(":")
     return ("function", path) if colon and path.endswith(".py") else ("data", source)
-
-
-def _digest(path: Path) -> str | None:
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -37,7 +37,8 @@ def digest(value: object) -> str:
 def digest_file(path: Path) -> str | None:
     """sha256 hex of a file's bytes; None if it can't be read."""
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None
 

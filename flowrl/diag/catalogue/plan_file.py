@@ -42,4 +42,18 @@ CODES: tuple[Code, ...] = (
         label="{reason}",
         help="name a file that `flowrl plan FLOW -o plan.json` has written",
     ),
+    Code(
+        id="FR0707",
+        headline="the plan's files are not as they were",
+        label="{role} file `{path}` {problem}",
+        why="a plan is run with the files it was made from; it was looked for from {folders}",
+        help="run it from the folder where it was made, or make it anew: flowrl plan FLOW -o plan.json",
+    ),
+    Code(
+        id="FR0708",
+        headline="a plan takes no changes",
+        label="{flag} was given with the plan `{file}`",
+        why="what is planned is what is run",
+        help="give the flag with the flow: flowrl run FLOW {flag} …",
+    ),
 )
