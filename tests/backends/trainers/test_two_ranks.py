@@ -67,6 +67,12 @@ def test_losses_and_gradient_norms_of_sgd(place: dict[str, Path], found: list[di
     assert all(made[f"{name} weights"].any() for made in found)
 
 
+def test_the_first_step_of_adam(place: dict[str, Path], found: list[dict[str, Any]]) -> None:
+    """Only the first: Adam divides by the gradient's size and so amplifies the rounding of gradients near zero."""
+    single = rank_of(Kind.TRAINER, place["tied"], "fsdp", optimizer=ADAM)
+    assert_same(found, "adam steps", train(single, None, steps=1))
+
+
 def test_one_ranks_checkpoint_on_two(place: dict[str, Path], found: list[dict[str, Any]]) -> None:
     single = rank_of(Kind.TRAINER, place["tied"], "fsdp", optimizer=ADAM)
     single.restore(place["one rank"])

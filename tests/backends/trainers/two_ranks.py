@@ -68,6 +68,7 @@ def work(rank: int, port: int, place: dict[str, Path]) -> dict[str, Any]:
         found[f"{name} after"] = trainer.call(call, rows_of(rank, 1)).batch.ragged("old_log_probs").values
         found[f"{name} weights"] = weights_of(trainer)
     adam = rank_of(Kind.TRAINER, place["tied"], "fsdp", optimizer=ADAM, **common)
+    found["adam steps"] = train(adam, rank, steps=1)
     adam.restore(place["one rank"])
     found["restored weights"] = weights_of(adam)
     found["restored steps"] = train(adam, rank, first=3)[:1]
