@@ -70,6 +70,9 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
     """Of a generator: no weights edge is meant to reach it."""
     forward: ForwardParams | None = None
     """Of a trainer: the parameters of `log_probs` or `values`, for a pass that adds the op."""
+    shares: str | None = None
+    """A trainer whose frozen base this role's weights are (LoRA): where both live in one pool, one copy serves. Set by
+    share_weights."""
     span: Span | None = None
     spans: dict[str, Span] = {}
     """Where its backend stands, if it is written."""
@@ -133,9 +136,20 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     every_updates: int | None = None
     start_step: int | None = None
     transport: str | None = None
+    timeout_seconds: float | None = None
+    on_timeout: str | None = None
+    """retry, drop or abort."""
     granularity: Granularity | None = None
     """The coarser of the two ends: the unit in which a data edge streams. Set by infer_granularity."""
     span: Span | None = None
+
+
+class Refill(msgspec.Struct, frozen=True, kw_only=True):
+    """More prompts are drawn while filters leave fewer than `step.prompts` (dynamic sampling)."""
+
+    max_rounds: int
+    oversample: float = 1.0
+    """Prompts drawn for each prompt still needed."""
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +159,7 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_prompt: int = 1
     updates: int = 1
     epochs: int = 1
+    refill: Refill | None = None
     spans: dict[str, Span] = {}
     """Where its keys stand, as far as they are written."""
 

@@ -50,6 +50,7 @@ from flowrl.spec.sections import (
     ModelDocument,
     PlacementDocument,
     PoolDocument,
+    RefillDocument,
     RunDocument,
     ScheduleDocument,
     ShapeDocument,

@@ -114,6 +114,8 @@ def _fanned(stage: Stage, index: int, document: EdgeDocument) -> list[Edge]:
             every_updates=document.every_updates,
             start_step=document.start_step,
             transport=document.transport,
+            timeout_seconds=document.timeout_seconds,
+            on_timeout=document.on_timeout,
             span=_span(stage, index, document, place, other),
         )
         for place, source in enumerate(document.sources)

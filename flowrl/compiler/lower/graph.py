@@ -16,9 +16,9 @@ from flowrl.compiler.lower.periods import with_periods
 from flowrl.compiler.lower.stage import Stage
 from flowrl.diag.diagnostic import FlowError
 from flowrl.diag.span import Span
-from flowrl.graph.graph import Edge, Graph, Kind, Model, Op, Role, Schedule, Step
+from flowrl.graph.graph import Edge, Graph, Kind, Model, Op, Refill, Role, Schedule, Step
 from flowrl.spec.flow import FlowSpec
-from flowrl.spec.schema import GeneratorRole, RoleDocument, ShapeDocument, TrainerRole
+from flowrl.spec.schema import GeneratorRole, RefillDocument, RoleDocument, ShapeDocument, TrainerRole
 
 DATA = "data"
 """The section's name; the schema lets no role take it."""
@@ -52,13 +52,14 @@ def lower_stage(spec: FlowSpec, index: int) -> Graph:
             samples_per_prompt=document.step.samples_per_prompt,
             updates=document.step.updates,
             epochs=document.step.epochs,
-            spans=stage.written_keys("step", keys=("prompts", "samples_per_prompt", "updates", "epochs")),
+            refill=_refill(document.step.refill),
+            spans=stage.written_keys("step", keys=("prompts", "samples_per_prompt", "updates", "epochs", "refill")),
         ),
         schedule=Schedule(
             max_lag=document.schedule.max_lag,
             partial_rollout=document.schedule.partial_rollout,
             when_stale=document.schedule.when_stale,
-            spans=stage.written_keys("schedule", keys=("max_lag", "partial_rollout")),
+            spans=stage.written_keys("schedule", keys=("max_lag", "partial_rollout", "when_stale")),
         ),
     )
 
@@ -83,6 +84,10 @@ def _check_labels(stage: Stage, sites: dict[str, CallSite]) -> None:
             op = f"{name}.generate@{label}"
             if op not in sites:
                 stage.refuse("FR0221", stage.key_span("roles", name, f"generate@{label}"), op=op)
+
+
+def _refill(refill: RefillDocument | None) -> Refill | None:
+    return None if refill is None else Refill(max_rounds=refill.max_rounds, oversample=float(refill.oversample))
 
 
 def _model_of(role: RoleDocument) -> str | None:
