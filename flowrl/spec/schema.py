@@ -168,6 +168,7 @@ __all__ = [
     "Placement",
     "PlacementDocument",
     "PoolDocument",
+    "RefillDocument",
     "RewardRole",
     "RoleDocument",
     "Roles",
