@@ -45,7 +45,7 @@ class _Verbs(ABC):
     """What can be done with a flow, however it was written."""
 
     @abstractmethod
-    def spec(self, sets: Sequence[str] = (), check_supported: bool = True) -> FlowSpec: ...
+    def spec(self, sets: Sequence[str] = ()) -> FlowSpec: ...
 
     def check(self) -> Checked:
         """Every fault of the flow, as values."""
@@ -74,7 +74,7 @@ class LoadedFlow(_Verbs):
 
     loaded: FlowSpec
 
-    def spec(self, sets: Sequence[str] = (), check_supported: bool = True) -> FlowSpec:
+    def spec(self, sets: Sequence[str] = ()) -> FlowSpec:
         return self.loaded
 
 

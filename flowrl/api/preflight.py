@@ -1,4 +1,4 @@
-"""What a run would meet half-way, asked before anything starts: names without an implementation, and missing packages.
+"""What a run would meet half-way, asked before anything starts: what is not built, and names that nobody knows.
 
 Looks at a Plan only. Imports no backend and no torch.
 """
@@ -8,40 +8,49 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flowrl.algos.names import implemented
+from flowrl.api.unbuilt import UNBUILT
 from flowrl.backends.registry import locate
 from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
 from flowrl.graph.graph import Graph, Op
 from flowrl.graph.params import EstimateParams, UpdateParams
-from flowrl.plan.plan import Plan
+from flowrl.plan.plan import Plan, StagePlan
 
 
 def preflight(plan: Plan) -> None:
     """Raise FlowError with everything in the plan that cannot run (FR0801 not built, FR0802 unknown)."""
-    faults = [fault for stage in plan.stages for fault in _faults(stage.graph)]
+    faults = [fault for stage in plan.stages for fault in _faults(stage)]
     if faults:
         raise FlowError(dict.fromkeys(faults))
 
 
-def _faults(graph: Graph) -> Iterator[Diagnostic]:
+def _faults(stage: StagePlan) -> Iterator[Diagnostic]:
+    told: set[str] = set()
+    for row in UNBUILT:
+        for name, span in row.find(stage):
+            told.add(name.partition(".")[0])
+            yield diagnose("FR0801", span, what=f"`{name}`: {row.what}", known=row.known)
+    yield from _backends(stage.graph, told)
+    yield from _names(stage.graph)
+
+
+def _backends(graph: Graph, told: set[str]) -> Iterator[Diagnostic]:
+    """A role that has been refused already is not refused again for its backend."""
     for role in graph.roles:
+        if role.name in told or role.model in told:
+            continue
         try:
             locate(role)
         except FlowError as error:
             yield from error.diagnostics
+
+
+def _names(graph: Graph) -> Iterator[Diagnostic]:
     known = implemented()
     for op in graph.ops:
         for kind, name in _named(op):
             if name not in known[kind]:
-                yield diagnose(
-                    "FR0801",
-                    op.span,
-                    what=f"`{op.role}`: {kind} `{name}`",
-                    known=", ".join(f"`{each}`" for each in sorted(known[kind])),
-                )
-    if graph.schedule.max_lag > 0:
-        yield diagnose(
-            "FR0801", None, what=f"`{graph.name}`: max_lag {graph.schedule.max_lag}", known="lag 0 (on-policy)"
-        )
+                names = ", ".join(f"`{each}`" for each in sorted(known[kind]))
+                yield diagnose("FR0801", op.span, what=f"`{op.role}`: {kind} `{name}`", known=names)
 
 
 def _named(op: Op) -> Iterator[tuple[str, str]]:

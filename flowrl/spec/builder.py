@@ -281,7 +281,7 @@ class FlowBuilder(Sections):
         site = call_site()
         self._put(("allow",), site.span, self._node(self._allowed, site.span))
 
-    def spec(self, sets: Sequence[str] = (), check_supported: bool = True) -> FlowSpec:
+    def spec(self, sets: Sequence[str] = ()) -> FlowSpec:
         """The flow, checked. Raises FlowError (FR01)."""
         if self._report:
             raise FlowError(self._report)
@@ -291,4 +291,4 @@ class FlowBuilder(Sections):
             stages = SequenceNode(items=tuple(stage.node() for stage in self._stages), span=span, kind=PYTHON)
             root = root.with_entry(entry("stages", span, stages))
         files = sorted({origin.value.file for _, origin in origins(root) if origin.value is not None})
-        return build(root, {file: source_text(file) for file in files}, FILE, self.folder, sets, check_supported)
+        return build(root, {file: source_text(file) for file in files}, FILE, self.folder, sets)

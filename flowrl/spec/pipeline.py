@@ -1,5 +1,5 @@
 """Text or a raw tree → FlowSpec. The order: flags that choose presets, presets, flags, variables, edges, inheritance,
-schema, rules of the document, what is supported. As many faults as can be told apart are reported in one run."""
+schema, rules of the document. As many faults as can be told apart are reported in one run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from flowrl.spec.flags import apply_settings, parse_settings
 from flowrl.spec.flow import FlowSpec
 from flowrl.spec.presets import Presets, apply_presets
 from flowrl.spec.schema import FlowDocument, StageDocument
-from flowrl.spec.supported import unsupported
 from flowrl.spec.tree import Entry, MappingNode, Node, SequenceNode, merge, origins, plain_value
 from flowrl.spec.variables import render_variables
 from flowrl.spec.yaml_tree import read_yaml
@@ -31,15 +30,13 @@ TEMPLATE_CODES = ("FR0115", "FR0116", "FR0117")
 _D = TypeVar("_D", FlowDocument, StageDocument)
 
 
-def load(path: str | FilePath, sets: Sequence[str] = (), check_supported: bool = True) -> FlowSpec:
+def load(path: str | FilePath, sets: Sequence[str] = ()) -> FlowSpec:
     """The flow of a YAML file. `sets` are `--set` flags. Raises FlowError (FR00, FR01)."""
     text = read_text(path)
-    return loads(text, str(path), str(FilePath(path).parent), sets, check_supported)
+    return loads(text, str(path), str(FilePath(path).parent), sets)
 
 
-def loads(
-    text: str, file: str = "<text>", folder: str = ".", sets: Sequence[str] = (), check_supported: bool = True
-) -> FlowSpec:
+def loads(text: str, file: str = "<text>", folder: str = ".", sets: Sequence[str] = ()) -> FlowSpec:
     """The flow of a YAML text. `folder` is where its relative paths start. Raises FlowError (FR00, FR01)."""
     text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
     root = read_yaml(text, file)
@@ -53,7 +50,7 @@ def loads(
         )
         problem = "the document is a plan"
         raise FlowError(diagnose("FR0015", Span(file, 1, 1, 1, 2), helps=(fix,), problem=problem))
-    return build(root, {file: text}, file, folder, sets, check_supported)
+    return build(root, {file: text}, file, folder, sets)
 
 
 def build(
@@ -62,7 +59,6 @@ def build(
     file: str,
     folder: str,
     sets: Sequence[str] = (),
-    check_supported: bool = True,
 ) -> FlowSpec:
     """The flow of a raw tree, from either front door. Raises FlowError (FR01)."""
     report: list[Diagnostic] = []
@@ -76,8 +72,6 @@ def build(
     texts = {**text, **presets.text} | ({FLAGS: "\n".join(sets)} if sets else {})
     made = _documents(root, texts, presets, report)
     report.extend(check_document(root))
-    if check_supported and not report:
-        report.extend(_unsupported(root))
     if report or made is None:
         raise FlowError(_without_followers(report))
     paths = dict(origins(root))
@@ -187,14 +181,6 @@ def _resolve_all_edges(root: MappingNode, report: list[Diagnostic]) -> MappingNo
 def _resolve_edges(node: MappingNode, report: list[Diagnostic]) -> MappingNode:
     entry = node.entries.get("edges")
     return node if entry is None else node.with_entry(replace(entry, node=resolve_edges(entry.node, report)))
-
-
-def _unsupported(root: MappingNode) -> list[Diagnostic]:
-    found = list(unsupported(root))
-    stages = root.get("stages")
-    if isinstance(stages, SequenceNode):
-        found += [d for stage in stages.items if isinstance(stage, MappingNode) for d in unsupported(stage)]
-    return found
 
 
 def _without_followers(report: list[Diagnostic]) -> list[Diagnostic]:

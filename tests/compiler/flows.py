@@ -54,7 +54,7 @@ step: {prompts: 8, samples_per_prompt: 4, updates: 2}
 
 
 def lowered(text: str, stage: int = 0) -> Graph:
-    return lower_stage(loads(text, folder=str(EXAMPLES), check_supported=False), stage)
+    return lower_stage(loads(text, folder=str(EXAMPLES)), stage)
 
 
 def compiled(text: str, stage: int = 0) -> Graph:

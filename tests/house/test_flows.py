@@ -20,8 +20,8 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 JOBS = sorted((ROOT / "examples" / "flows").glob("*.yaml"))
 """Real jobs written in the language, ahead of what runs. Their data and functions are not shipped."""
-AHEAD = {"FR0109", "FR0210", "FR0501"}
-"""What a job may be refused for: not supported yet, no function file, does not fit."""
+AHEAD = {"FR0210", "FR0501"}
+"""What a job may be refused for: no function file, does not fit."""
 PRESETS = sorted(PACKAGE.joinpath("presets").glob("*.yaml"))
 USE = """flowrl: 1
 name: use

@@ -92,7 +92,7 @@ def replay(spec: FlowSpec) -> FlowSpec:
         fill(made, stage, {name: ModelHandle(flow, name) for name in document.get("models", {})})
         if "gate" in stage:
             made.gate(**stage["gate"])
-    return flow.spec(check_supported=False)
+    return flow.spec()
 
 
 def fill(sections: Sections, document: Mapping[str, Any], shared: Mapping[str, ModelHandle]) -> None:

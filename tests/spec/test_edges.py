@@ -18,7 +18,7 @@ TAIL = REST[REST.index("step:") :]
 
 def document(*edges: str) -> tuple[EdgeDocument, ...]:
     text = HEAD + "edges:\n" + "".join(f"  - {edge}\n" for edge in edges) + TAIL
-    return loads(text, check_supported=False).document.edges
+    return loads(text).document.edges
 
 
 @pytest.mark.parametrize(

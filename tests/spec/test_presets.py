@@ -118,7 +118,7 @@ def test_labels_add_to_a_preset() -> None:
 
 
 def test_the_jobs_that_use_presets() -> None:
-    spec = load(ROOT / "examples" / "flows" / "02-ppo-reward-model-split.yaml", check_supported=False)
+    spec = load(ROOT / "examples" / "flows" / "02-ppo-reward-model-split.yaml")
     reward = spec.document.roles["reward"]
     assert isinstance(reward, RewardRole)
     assert (reward.flavour, reward.model) == ("model", "rm")

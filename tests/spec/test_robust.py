@@ -28,10 +28,10 @@ FLAGS = [
 def faults(text: str, sets: tuple[str, ...]) -> tuple[Diagnostic, ...] | None:
     """What is wrong with the flow; None if nothing is, and then it comes back from YAML as it is."""
     try:
-        spec = loads(text, "flow.yaml", sets=sets, check_supported=False)
+        spec = loads(text, "flow.yaml", sets=sets)
     except FlowError as error:
         return error.diagnostics
-    assert loads(to_yaml(spec), check_supported=False).document == spec.document
+    assert loads(to_yaml(spec)).document == spec.document
     return None
 
 

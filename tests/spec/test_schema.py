@@ -1,4 +1,4 @@
-"""The documents: what they accept of LANGUAGE.md, their keys, what is not supported yet, the JSON Schema."""
+"""The documents: what they accept of LANGUAGE.md, their keys, the JSON Schema."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import jsonschema
 import pytest
 import yaml
 from hypothesis import given, settings
 
-from flowrl.spec import json_schema, load, loads
+from flowrl.spec import json_schema, load
 from flowrl.spec.document import Document
 from flowrl.spec.json_schema import _field_docs, _subclasses
 from flowrl.spec.roles import DEFAULT_KINDS, KINDS, RoleBase, RoleDocument
 from flowrl.spec.schema import EdgeDocument, FlowDocument, StageDocument
-from flowrl.spec.supported import NOT_YET
 from flowrl.spec.types import annotation_at, expected, fields
 from tests.conftest import Golden
 from tests.spec.documents import flow_texts
@@ -34,7 +33,7 @@ DOCUMENTS = sorted({cls for cls in _subclasses(Document) if cls is not RoleBase}
 
 @pytest.mark.parametrize("file", FLOWS, ids=lambda file: file.name)
 def test_the_eleven_jobs_parse(file: Path) -> None:
-    assert load(file, check_supported=False).stages
+    assert load(file).stages
 
 
 def test_there_are_eleven_jobs() -> None:
@@ -145,20 +144,6 @@ def test_many_faults_in_one_run() -> None:
     assert sorted(codes(text)) == ["FR0102", "FR0103", "FR0104", "FR0110", "FR0115"]
 
 
-@pytest.mark.parametrize("row", NOT_YET, ids=lambda row: f"{row.path} {row.values or ''}")
-def test_rows_of_the_table_name_keys_of_the_schema(row: Any) -> None:
-    """A row whose path no longer exists would refuse nothing."""
-    kinds = {"filter", "env", "function"}
-    head, *_ = row.path.split("/")
-    assert head in StageDocument.model_fields
-    if row.path.startswith("roles/"):
-        key = row.path.split("/")[2].replace("generate*", "generate")
-        owners = [cls for cls in get_args(get_args(RoleDocument)[0]) if key in cls.model_fields]
-        assert owners or key == "kind"
-    if row.values and row.path == "roles/*/kind":
-        assert set(row.values) == kinds <= set(KINDS)
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -173,17 +158,8 @@ def test_rows_of_the_table_name_keys_of_the_schema(row: Any) -> None:
         ("{max_response_tokens: 64}", "{max_response_tokens: 64}, generate@val: {max_turn_tokens: 3}"),
     ],
 )
-def test_what_is_not_supported_yet_parses_and_is_refused(old: str, new: str) -> None:
-    text = changed(GRPO, (old, new))
-    assert loads(text, check_supported=False).stages
-    assert codes(text) == ["FR0109"]
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [("step:", "schedule: {partial_rollout: false}\nstep:"), ("step:", "schedule: {when_stale: wait}\nstep:")],
-)
-def test_a_default_written_out_is_supported(old: str, new: str) -> None:
+def test_the_whole_language_parses(old: str, new: str) -> None:
+    """Also what cannot run yet: that is for `run` to refuse."""
     assert codes(changed(GRPO, (old, new))) == []
 
 
@@ -252,9 +228,9 @@ def test_the_json_schema_allows_templates_for_numbers() -> None:
 def test_loading_is_quick() -> None:
     """Alone on a machine 5 ms for a flow of nine roles and 0.2 s to import; the bounds leave room for busy ones."""
     file = ROOT / "examples" / "flows" / "07-debate-two-policies.yaml"
-    load(file, check_supported=False)
+    load(file)
     start = time.process_time()
-    load(file, check_supported=False)
+    load(file)
     assert time.process_time() - start < 0.1
     script = "import time; s = time.process_time(); import flowrl.spec; print(time.process_time() - s)"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -20,12 +20,12 @@ SHIPPED = sorted([*(ROOT / "examples").glob("*.yaml"), *(ROOT / "examples" / "fl
 
 
 def again(spec: FlowSpec) -> FlowSpec:
-    return loads(to_yaml(spec), check_supported=False)
+    return loads(to_yaml(spec))
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=lambda file: file.name)
 def test_shipped_flows(file: Path) -> None:
-    spec = load(file, check_supported=False)
+    spec = load(file)
     found = again(spec)
     assert found.document == spec.document
     assert found.stages == spec.stages
@@ -44,7 +44,7 @@ def test_flags_presets_and_variables_are_worked_in(text: str) -> None:
 @settings(max_examples=30)
 @given(flow_texts())
 def test_drawn_flows(text: str) -> None:
-    spec = loads(text, check_supported=False)
+    spec = loads(text)
     found = again(spec)
     assert found.document == spec.document
     assert found.stages == spec.stages

@@ -53,13 +53,6 @@ CODES: tuple[Code, ...] = (
         help="add `kind:`, one of {kinds}",
     ),
     Code(
-        id="FR0109",
-        headline="not supported yet",
-        label="{what}",
-        why="the language has this, but no part of FlowRL carries it out yet; ignoring it would run another flow",
-        help="take it out, or wait for a version that supports it",
-    ),
-    Code(
         id="FR0110",
         headline="malformed edge",
         label="{problem}",

@@ -1,0 +1,210 @@
+"""What the language can say and no part of the runtime carries out yet: one literal table, read by `preflight`.
+
+A row finds its construct in a StagePlan, so that a plan.json is refused as its flow would be. Whoever builds a feature
+deletes its row and the row's test. Names of backends, losses and estimators are not here: their own tables say what
+there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from flowrl.diag.span import Span
+from flowrl.graph.graph import Edge, EdgeKind, Kind, Model, Op, Role
+from flowrl.graph.params import DataParams, EngineParams, EstimateParams, GenerateParams, ScoreParams, UpdateParams
+from flowrl.graph.types import Unit
+from flowrl.plan.plan import Pool, RolePlacement, StagePlan
+
+Place = tuple[str, Span | None]
+"""Whose it is, and where it is written."""
+Find = Callable[[StagePlan], Iterable[Place]]
+
+
+@dataclass(frozen=True, slots=True)
+class Unbuilt:
+    """A construct, what works in its place, and where a plan has it."""
+
+    what: str
+    known: str
+    find: Find
+
+
+def roles(is_meant: Callable[[Role], bool]) -> Find:
+    return lambda stage: ((role.name, role.span) for role in stage.graph.roles if is_meant(role))
+
+
+def engines(is_meant: Callable[[EngineParams], bool]) -> Find:
+    return roles(lambda role: is_meant(role.engine))
+
+
+def placed(is_meant: Callable[[Role, Pool, RolePlacement], bool]) -> Find:
+    def find(stage: StagePlan) -> Iterator[Place]:
+        known = {role.name: role for role in stage.graph.roles}
+        for pool in stage.pools:
+            for entry in pool.roles:
+                if entry.role in known and is_meant(known[entry.role], pool, entry):
+                    yield entry.role, known[entry.role].span
+
+    return find
+
+
+def ops(is_meant: Callable[[Op], bool], key: str = "") -> Find:
+    """`key`: the parameter whose place is shown, where it is written."""
+    return lambda stage: ((op.id, op.spans.get(key, op.span)) for op in stage.graph.ops if is_meant(op))
+
+
+def data(is_meant: Callable[[DataParams], bool], key: str = "") -> Find:
+    return ops(lambda op: isinstance(op.params, DataParams) and is_meant(op.params), key)
+
+
+def edges(is_meant: Callable[[Edge], bool]) -> Find:
+    return lambda stage: ((edge.id, edge.span) for edge in stage.graph.declared if is_meant(edge))
+
+
+def models(is_meant: Callable[[Model], bool], key: str = "") -> Find:
+    return lambda stage: ((m.name, m.spans.get(key, m.span)) for m in stage.graph.models if is_meant(m))
+
+
+def flavour(name: str) -> Find:
+    return ops(lambda op: isinstance(op.params, ScoreParams) and op.params.flavour == name)
+
+
+def writes(name: str, unit: Unit | None = None) -> Find:
+    return ops(lambda op: any(field.name == name and unit in (None, field.unit) for field in op.outputs))
+
+
+def step(is_meant: Callable[[StagePlan], bool], key: str) -> Find:
+    return lambda stage: [(stage.name, stage.graph.step.spans.get(key))] if is_meant(stage) else []
+
+
+def schedule(is_meant: Callable[[StagePlan], bool], key: str) -> Find:
+    return lambda stage: [(stage.name, stage.graph.schedule.spans.get(key))] if is_meant(stage) else []
+
+
+def logger(name: str) -> Find:
+    return lambda stage: [(stage.name, None)] if name in stage.run.loggers else []
+
+
+def _is_cut(role: Role, pool: Pool, entry: RolePlacement) -> bool:
+    layout = entry.layout
+    inner = layout.tp * layout.pp * layout.cp * layout.ep
+    return role.backend in (None, "fsdp", "hf") and inner > 1
+
+
+def _judged(op: Op) -> bool:
+    return isinstance(op.params, ScoreParams) and op.params.flavour == "judge"
+
+
+def _model_timeout(op: Op) -> bool:
+    params = op.params
+    return isinstance(params, ScoreParams) and params.flavour == "model" and params.timeout_seconds is not None
+
+
+def _lagging(stage: StagePlan) -> Iterator[Place]:
+    """A lag of the whole schedule is told once, one of an edge at the edge."""
+    whole = stage.graph.schedule
+    for edge in stage.graph.edges:
+        if edge.kind is not EdgeKind.WEIGHTS or edge.tokens < 2 or edge.every_updates is not None:
+            continue
+        is_whole = edge.tokens == 1 + whole.max_lag
+        yield (stage.name, whole.spans.get("max_lag")) if is_whole else (edge.id, edge.span)
+
+
+UNBUILT: tuple[Unbuilt, ...] = (
+    # roles
+    Unbuilt("a filter", "steps that train on every row", roles(lambda r: r.kind is Kind.FILTER)),
+    Unbuilt("an environment", "prompts of a data set", roles(lambda r: r.kind is Kind.ENV)),
+    Unbuilt("a function as an op", "`source: FILE.py:NAME` of a data set", roles(lambda r: r.kind is Kind.FUNCTION)),
+    Unbuilt("a reward by a judge", "`function`, `model`", flavour("judge")),
+    Unbuilt("a reward by a sandbox", "`function`, `model`", flavour("sandbox")),
+    Unbuilt("a routed reward", "`function`, `model`", flavour("router")),
+    Unbuilt("a combined reward", "one reward, `function` or `model`", flavour("combine")),
+    Unbuilt("a comparison within a group", "`score`", ops(lambda op: op.method == "compare" and not _judged(op))),
+    Unbuilt("rewards of a turn", "`unit: sample`", writes("rewards", Unit.TURN)),
+    Unbuilt("rewards of a token", "`unit: sample`", writes("rewards", Unit.TOKEN)),
+    Unbuilt("`top_k` of a scorer", "log-probs of the sampled tokens", writes("ref_top_log_probs")),
+    Unbuilt(
+        "`on_error` of this kind of role",
+        "`on_error` of a reward by a function",
+        roles(lambda r: r.on_error != "abort" and not (r.kind is Kind.REWARD and r.model is None)),
+    ),
+    Unbuilt(
+        "`timeout_seconds` of a reward model",
+        "`timeout_seconds` of a reward by a function",
+        ops(_model_timeout),
+    ),
+    Unbuilt(
+        "step-level advantages",
+        "estimators without `step_weight`",
+        ops(lambda op: isinstance(op.params, EstimateParams) and "step_weight" in op.params.extra, "estimator"),
+    ),
+    # engines
+    Unbuilt("`engine.gpu_bytes`", "functions on the host", engines(lambda e: e.gpu_bytes is not None)),
+    Unbuilt("`engine.packing`", "`packing: false`", engines(lambda e: e.packing)),
+    Unbuilt(
+        "`recompute: selective`",
+        "`none`, `full`",
+        placed(lambda role, pool, entry: entry.recompute == "selective"),
+    ),
+    Unbuilt(
+        "`engine.extra` of a role without a model",
+        "`engine.extra` of roles with a model",
+        roles(lambda r: bool(r.engine.extra) and r.model is None),
+    ),
+    Unbuilt("a layout with tp, pp, cp or ep", "dp; tp of backend `vllm`", placed(_is_cut)),
+    # models
+    Unbuilt("LoRA", "training of all weights", models(lambda m: m.lora is not None)),
+    Unbuilt("`head: denoiser`", "`lm`, `scalar`", models(lambda m: m.head == "denoiser", "head")),
+    # generation and update
+    Unbuilt(
+        "`max_turn_tokens`",
+        "one turn, up to `max_response_tokens`",
+        ops(lambda op: isinstance(op.params, GenerateParams) and op.params.max_turn_tokens is not None),
+    ),
+    Unbuilt(
+        "a denoiser's key of `generate`",
+        "keys of a generator of tokens",
+        ops(lambda op: isinstance(op.params, GenerateParams) and bool(op.params.extra)),
+    ),
+    Unbuilt(
+        "`action_share`",
+        "training on all actions",
+        ops(lambda op: isinstance(op.params, UpdateParams) and op.params.action_share is not None),
+    ),
+    # data
+    Unbuilt("a mixture of data sets", "one `source`", data(lambda d: bool(d.mix))),
+    Unbuilt("`tag`", "one `source`", data(lambda d: d.tag is not None and not d.mix)),
+    Unbuilt("numbered prompts", "prompts of a `source`", data(lambda d: d.seeds is not None)),
+    Unbuilt(
+        "a pair of responses",
+        "`response`",
+        data(lambda d: d.chosen is not None or d.rejected is not None),
+    ),
+    Unbuilt("images", "text prompts", data(lambda d: d.images is not None)),
+    Unbuilt("a prompt template of one's own", "the tokenizer's chat template", data(lambda d: d.template is not None)),
+    Unbuilt("`on_long: drop`", "`error`, `truncate`", data(lambda d: d.on_long == "drop")),
+    Unbuilt("`order: interleave`", "`shuffle`, `sequential`", data(lambda d: d.order == "interleave" and not d.mix)),
+    # edges
+    Unbuilt("an interaction", "`->` and `=>`", edges(lambda e: e.kind is EdgeKind.INTERACTION)),
+    Unbuilt("a choice of the fields that travel", "the fields that are read", edges(lambda e: bool(e.fields))),
+    Unbuilt("a transport of one's own", "shared memory", edges(lambda e: e.transport is not None)),
+    Unbuilt(
+        "a timeout of an edge",
+        "edges that wait",
+        edges(lambda e: e.timeout_seconds is not None or e.on_timeout is not None),
+    ),
+    Unbuilt("`every_updates`", "one version a step, or `every_steps`", edges(lambda e: e.every_updates is not None)),
+    # step, schedule, run
+    Unbuilt("refill", "the prompts that filters leave", step(lambda s: s.graph.step.refill is not None, "refill")),
+    Unbuilt("max_lag over 0", "lag 0 (on-policy)", _lagging),
+    Unbuilt(
+        "partial rollout",
+        "whole responses",
+        schedule(lambda s: s.graph.schedule.partial_rollout, "partial_rollout"),
+    ),
+    Unbuilt("`when_stale: drop`", "`wait`", schedule(lambda s: s.graph.schedule.when_stale == "drop", "when_stale")),
+    Unbuilt("the logger `wandb`", "`tensorboard`", logger("wandb")),
+    Unbuilt("the logger `mlflow`", "`tensorboard`", logger("mlflow")),
+)
+"""A construct that a row finds is refused with FR0801, at its place, before anything starts."""
