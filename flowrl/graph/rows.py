@@ -1,0 +1,250 @@
+"""Rows: on how many rows an op works in a step in which it fires, and which of them filters may take away.
+
+Takes a graph at any stage (names must fit), gives counts. A *sample space* is what one call of generate opens: the
+prompts of the step with `samples_per_prompt` samples each; generators of one interaction share theirs; without a
+generator it is the data set's own rows (pairs have two a prompt). A filter that drops takes its rows from everything
+below it and from every update of its space; with `step.refill` exactly `step.prompts` prompts stay in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import ceil
+
+import networkx as nx
+
+from flowrl.graph.algorithms import reachable
+from flowrl.graph.graph import EdgeKind, Graph, Op
+from flowrl.graph.params import DataParams, EstimateParams, FilterParams, GenerateParams
+from flowrl.graph.records import data_links
+from flowrl.graph.types import Granularity
+
+PAIR = 2
+"""Samples of a prompt in a data set of chosen and rejected responses, and those that best_worst picks of a group."""
+_WHOLE = Fraction(1, 100)
+"""How far from a whole count a written share may lie: 0.333 of 9 rows is 3 rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowBounds:
+    """Fewest and most rows of an op in one step in which it fires: prompts for an op of granularity prompt (data sets),
+    samples for all others. Of an update: rows of one pass over the batch, all its minibatches together."""
+
+    least: int
+    most: int | None
+    """None: a whole data set, whose size is known when it is read (validation)."""
+
+    @property
+    def fixed(self) -> int | None:
+        """The count, where it is the same in every step; else None."""
+        return self.least if self.least == self.most else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Count:
+    """Prompts with rows left, and rows: fewest and most of each."""
+
+    prompts: tuple[int, int]
+    samples: tuple[int, int]
+
+
+class Rows:
+    """Row counts of one graph. Pure; made once and asked often."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._ops = {op.id: op for op in graph.ops}
+        self._above = _sources(graph)
+        self._together = _interacting(graph)
+        self._trained = trained_ops(graph)
+        self._upstream: dict[str, frozenset[str]] = {}
+        self._dropping = [op for op in graph.ops if isinstance(op.params, FilterParams) and op.params.action == "drop"]
+
+    def bounds(self, op: Op) -> RowBounds:
+        """Rows of `op` a step."""
+        count = self._count(op)
+        if count is None:
+            return RowBounds(least=0, most=None)
+        rows = count.prompts if op.granularity is Granularity.PROMPT else count.samples
+        return RowBounds(least=rows[0], most=rows[1])
+
+    def prompts(self, op: Op) -> RowBounds:
+        """The prompts that the rows of `op` belong to: what minibatches share out."""
+        count = self._count(op)
+        return RowBounds(least=0, most=None) if count is None else RowBounds(*count.prompts)
+
+    def samples_per_prompt(self, op: Op) -> int:
+        """Samples of each prompt that `op` makes or reads, before any filter; 1 where nothing generates. A field that
+        `inputs:` took from another call of generate does not count."""
+        space = [self._ops[id].params for id in self.space(op)]
+        made = [p.samples_per_prompt for p in space if isinstance(p, GenerateParams)]
+        paired = any(isinstance(p, DataParams) and p.chosen is not None for p in space)
+        return max(made, default=PAIR if paired and op.granularity is not Granularity.PROMPT else 1)
+
+    def space(self, op: Op) -> frozenset[str]:
+        """The calls of generate whose samples `op` works on; where there are none, its data sets."""
+        generated: set[str] = set()
+        data: set[str] = set()
+        seen: set[str] = set()
+        queue = [op.id]
+        while queue:
+            id = queue.pop()
+            if id in seen or id not in self._ops:
+                continue
+            seen.add(id)
+            generated |= self._together.get(id, frozenset())
+            params = self._ops[id].params
+            if isinstance(params, DataParams):
+                data.add(id)
+            if isinstance(params, GenerateParams):
+                generated.add(id)
+            elif id not in self._together:
+                queue.extend(self._above[id])
+        return frozenset(generated or data)
+
+    def filters(self, op: Op) -> tuple[Op, ...]:
+        """The dropping filters whose rows `op` does not see, upstream first: those above it, and for an update all of
+        its space."""
+        above = self._all_above(op.id)
+        space = self.space(op) if op.method == "update" else frozenset[str]()
+        own = [f for f in self._dropping if f.id in above or (f.id != op.id and self.space(f) & space)]
+        return tuple(sorted(own, key=lambda f: (len(self._all_above(f.id)), f.id)))
+
+    def whole_set(self, op: Op) -> bool:
+        """Whether the op works on all rows of a data set, not on the prompts of the step."""
+        return op.id not in self._trained and not self._trained & self._all_above(op.id)
+
+    def _count(self, op: Op) -> _Count | None:
+        samples, step = self.samples_per_prompt(op), self.graph.step
+        if self.whole_set(op):
+            sets = [self._ops[id].params for id in {op.id, *self._all_above(op.id)}]
+            seeds = [p.seeds for p in sets if isinstance(p, DataParams) and p.seeds is not None]
+            return _count(seeds[0], samples) if len(seeds) == 1 else None
+        filters = self.filters(op)
+        refill = step.refill
+        if refill is None or not self._refilled(op):
+            count = _count(step.prompts, samples)
+            for each in filters:
+                assert isinstance(each.params, FilterParams)
+                count = filtered(count.prompts, count.samples, each.params, samples)
+        else:
+            drawn = ceil(step.prompts * Fraction(str(refill.oversample)))
+            count = _refilled(step.prompts, drawn, refill.max_rounds, samples, filters, self._last(op, filters))
+        return _picked(count) if self._reads_pairs(op) else count
+
+    def _refilled(self, op: Op) -> bool:
+        """Whether more prompts are drawn for the op's rows: a filter of its space or below it drops some."""
+        space = self.space(op)
+        return any(self.space(f) & space or op.id in self._all_above(f.id) for f in self._dropping)
+
+    def _last(self, op: Op, filters: tuple[Op, ...]) -> bool:
+        """Whether every filter that drops rows of the op's space lies above it."""
+        space = self.space(op)
+        missing = (f for f in self._dropping if f not in filters)
+        return all(not (self.space(f) & space or op.id in self._all_above(f.id)) for f in missing)
+
+    def _reads_pairs(self, op: Op) -> bool:
+        """Whether the op trains on the two samples of each group that best_worst picks."""
+        sources = (self._ops.get(i.source or "") for i in op.inputs if i.slot == "pair_sign")
+        return any(isinstance(s.params, EstimateParams) and s.params.estimator == "best_worst" for s in sources if s)
+
+    def _all_above(self, id: str) -> frozenset[str]:
+        if id not in self._upstream:
+            pairs = [(target, source) for target, sources in self._above.items() for source in sources]
+            self._upstream[id] = reachable([id], pairs) - {id}
+        return self._upstream[id]
+
+
+def rows_per_step(graph: Graph, op: Op) -> RowBounds:
+    """Fewest and most rows of `op` in a step in which it fires; see RowBounds. For many ops of one graph make `Rows`
+    once."""
+    return Rows(graph).bounds(op)
+
+
+def samples_per_prompt(graph: Graph, op: Op) -> int:
+    """Samples of each prompt that `op` makes or reads; see Rows."""
+    return Rows(graph).samples_per_prompt(op)
+
+
+def trained_ops(graph: Graph) -> frozenset[str]:
+    """Ops whose rows an update takes, the updates among them."""
+    edges = graph.edges or graph.declared
+    back = [(e.target, e.source) for e in edges if e.kind is EdgeKind.DATA]
+    back += [
+        pair for e in edges if e.kind is EdgeKind.INTERACTION for pair in ((e.target, e.source), (e.source, e.target))
+    ]
+    back += [(link.target, link.source) for link in data_links(graph.ops, graph.roles, graph.declared)]
+    return reachable((op.id for op in graph.ops if op.method == "update"), back)
+
+
+def share_of(share: float, count: int) -> Fraction:
+    """`share` of `count` rows: whole where it lies within a hundredth of a row of a whole count."""
+    exact = Fraction(str(share)) * count
+    near = round(exact)
+    return Fraction(near) if abs(exact - near) <= _WHOLE else exact
+
+
+def filtered(
+    prompts: tuple[int, int], samples: tuple[int, int], params: FilterParams, samples_per_prompt: int
+) -> _Count:
+    """What a dropping filter leaves of so many prompts and samples."""
+    if params.keep_top is None:
+        return _Count((0, prompts[1]), (0, samples[1]))
+    if params.unit == "group":
+        left = tuple(int(share_of(params.keep_top, count)) for count in prompts)
+        rows = tuple(count * samples_per_prompt for count in left)
+        return _Count((left[0], left[1]), (min(rows[0], samples[0]), min(rows[1], samples[1])))
+    least, most = (int(share_of(params.keep_top, count)) for count in samples)
+    return _Count((ceil(Fraction(least, samples_per_prompt)), min(prompts[1], most)), (least, most))
+
+
+def _count(prompts: int, samples: int) -> _Count:
+    return _Count((prompts, prompts), (prompts * samples, prompts * samples))
+
+
+def _refilled(prompts: int, drawn: int, rounds: int, samples: int, filters: tuple[Op, ...], last: bool) -> _Count:
+    """Above the filters everything that is drawn, in one round or in all; below the last one the step's prompts."""
+    units = {f.params.unit for f in filters if isinstance(f.params, FilterParams)}
+    if last and filters:
+        least = prompts if "sample" in units else prompts * samples
+        return _Count((prompts, prompts), (least, prompts * samples))
+    if filters:
+        return _Count((prompts, drawn * rounds), (prompts, drawn * rounds * samples))
+    return _Count((drawn, drawn * rounds), (drawn * samples, drawn * rounds * samples))
+
+
+def _picked(count: _Count) -> _Count:
+    """Two samples of each prompt that is left."""
+    return _Count(
+        count.prompts, (min(PAIR * count.prompts[0], count.samples[0]), min(PAIR * count.prompts[1], count.samples[1]))
+    )
+
+
+def _sources(graph: Graph) -> Mapping[str, frozenset[str]]:
+    """The ops directly above each op: along declared edges, and along bound inputs of ops that passes added."""
+    above: dict[str, set[str]] = {op.id: set() for op in graph.ops}
+    for link in data_links(graph.ops, graph.roles, graph.declared):
+        above[link.target].add(link.source)
+    for op in graph.ops:
+        above[op.id].update(i.source for i in op.inputs if i.source in above and i.chosen is None)
+    return {id: frozenset(sources) for id, sources in above.items()}
+
+
+def _interacting(graph: Graph) -> Mapping[str, frozenset[str]]:
+    """For each op of an interaction (an environment's reset too) the generators that take part in it."""
+    tied: nx.Graph[str] = nx.Graph()
+    tied.add_edges_from((e.source, e.target) for e in graph.declared if e.kind is EdgeKind.INTERACTION)
+    known = {op.id: op for op in graph.ops}
+    found: dict[str, frozenset[str]] = {}
+    for part in nx.connected_components(tied):
+        live = [known[id] for id in part if id in known]
+        generators = frozenset(op.id for op in live if isinstance(op.params, GenerateParams))
+        found |= dict.fromkeys((*part, *_resets(graph.ops, live)), generators)
+    return found
+
+
+def _resets(ops: Iterable[Op], live: Iterable[Op]) -> list[str]:
+    steps = {(op.role, op.label) for op in live if op.method == "step"}
+    return [op.id for op in ops if op.method == "reset" and (op.role, op.label) in steps]
