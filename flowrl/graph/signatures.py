@@ -76,6 +76,10 @@ class LossSignature(msgspec.Struct, frozen=True, kw_only=True):
     head: str = "lm"
     whole_groups: bool = False
     """Whether a minibatch must never split the samples of one prompt."""
+    keys: tuple[str, ...] = ()
+    """Keys of `update` that belong to some losses only and that it reads: clip_ratio, clip_dual, clip_value, beta."""
+    aggregate: bool = True
+    """Whether it has token losses that `update.aggregate` makes into one number; a loss on pairs has not."""
 
 
 class EstimatorSignature(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,16 +198,20 @@ the lowering fill that in."""
 _POLICY = LossSignature(reads=("advantages",), ratio=True, kl=True)
 
 LOSSES: dict[str, LossSignature] = {
-    "ppo": _POLICY,
-    "gspo": _POLICY,
-    "cispo": _POLICY,
+    "ppo": msgspec.structs.replace(_POLICY, keys=("clip_ratio", "clip_dual")),
+    "gspo": msgspec.structs.replace(_POLICY, keys=("clip_ratio", "clip_dual")),
+    "cispo": msgspec.structs.replace(_POLICY, keys=("clip_ratio",)),
     "topr": msgspec.structs.replace(_POLICY, off_policy_safe=True),
     "reinforce": _POLICY,
-    "value": LossSignature(reads=("values", "returns"), off_policy_safe=True, head="scalar"),
+    "value": LossSignature(reads=("values", "returns"), off_policy_safe=True, head="scalar", keys=("clip_value",)),
     "sft": LossSignature(reads=("prompt", "response"), tokens=False, off_policy_safe=True),
-    "dpo": LossSignature(reads=("pair_sign", "ref_log_probs"), off_policy_safe=True, whole_groups=True),
+    "dpo": LossSignature(
+        reads=("pair_sign", "ref_log_probs"), off_policy_safe=True, whole_groups=True, keys=("beta",), aggregate=False
+    ),
     "distill": LossSignature(reads=("ref_top_log_probs", "ref_top_tokens"), off_policy_safe=True),
-    "bradley_terry": LossSignature(reads=("pair_sign",), off_policy_safe=True, head="scalar", whole_groups=True),
+    "bradley_terry": LossSignature(
+        reads=("pair_sign",), off_policy_safe=True, head="scalar", whole_groups=True, aggregate=False
+    ),
 }
 
 _GROUPED = ("rewards", "loss_mask")
