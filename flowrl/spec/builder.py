@@ -18,19 +18,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from flowrl.diag.diagnostic import Diagnostic, FlowError, Label, diagnose
-from flowrl.diag.span import Span
+from flowrl.diag.diagnostic import Diagnostic, FlowError
 from flowrl.spec.blocks import GenerateDocument, GenerateOverrides, UpdateDocument
 from flowrl.spec.call_site import CallSite, call_site, source_text
 from flowrl.spec.flow import FlowSpec
-from flowrl.spec.functions import UnnameableError, function_name
 from flowrl.spec.handles import (
     Batch,
+    Column,
+    DataSet,
+    EnvHandle,
     EstimatorHandle,
+    FilterHandle,
+    FunctionHandle,
     GeneratorHandle,
+    Joined,
     ModelHandle,
     RewardHandle,
     RoleHandle,
@@ -38,9 +41,10 @@ from flowrl.spec.handles import (
     TrainerHandle,
 )
 from flowrl.spec.pipeline import build
-from flowrl.spec.python_tree import PYTHON, entry, mapping, node_of
+from flowrl.spec.python_sections import PythonSections, gathered
+from flowrl.spec.python_tree import PYTHON, entry, mapping
 from flowrl.spec.roles import DEFAULT_KINDS, LABEL_PREFIX
-from flowrl.spec.tree import MappingNode, Node, SequenceNode, merge, origins
+from flowrl.spec.tree import SequenceNode, origins
 
 FILE = "<python>"
 
@@ -48,73 +52,68 @@ _SAMPLING = frozenset(GenerateDocument.model_fields) | frozenset(GenerateOverrid
 _LOSS = frozenset(UpdateDocument.model_fields)
 
 Function = Callable[..., Any]
+Model = ModelHandle | str | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Gathered:
-    """Keys of a block that were given directly, with the block itself if it was given too."""
+class Sections(PythonSections):
+    """What a flow and a stage have in common.
 
-    block: Mapping[str, Any]
-    flat: Mapping[str, Any]
+    Beside a preset, what a role needs may be left out: `flow.generator("actor_infer")` is the preset's.
+    """
 
-
-def _gathered(keys: Mapping[str, Any], block: str, names: frozenset[str]) -> dict[str, Any]:
-    flat = {key: value for key, value in keys.items() if key in names}
-    rest = {key: value for key, value in keys.items() if key not in names and key != block}
-    return {**rest, block: _Gathered(keys.get(block, {}), flat)}
-
-
-class Sections:
-    """What a flow and a stage have in common."""
-
-    def __init__(self, name: str, use: str | None, folder: str, report: list[Diagnostic]) -> None:
-        self.name = name
-        self.folder = folder
-        self._report = report
-        site = call_site()
-        self._root = mapping(site.span, [entry("name", site.key("name"), self._node(name, site.value(0)))])
-        if use is not None:
-            self._put(("use",), site.key("use"), self._node(use, site.value("use")))
-
-    def model(self, name: str, source: str | Mapping[str, Any] | RoleHandle, **keys: Any) -> ModelHandle:
+    def model(self, name: str, source: str | Mapping[str, Any] | RoleHandle | None = None, **keys: Any) -> ModelHandle:
         """Initial weights: a hub id, a folder, an inline shape, or a trainer of an earlier stage."""
         site = call_site()
         if isinstance(source, RoleHandle):
             source = f"stages.{source.owner.name}.{source.name}"
-        self._add("models", name, site, {"source": source, **keys}, {"source": 1})
+        self._add(("models", name), site, _with(keys, source=source), {"source": 1})
         return ModelHandle(self, name)
 
-    def data(self, name: str, source: str | Function | None = None, **keys: Any) -> Batch:
-        """A data set: a jsonl file or a function that returns rows."""
+    def data(self, name: str, source: str | Function | None = None, **keys: Any) -> DataSet:
+        """A data set: a jsonl file or a function that returns rows; or `seeds=`, or `mix={other: share}`."""
         site = call_site()
-        given = keys if source is None else {"source": source, **keys}
-        self._add("data", name, site, given, {"source": 1})
-        return Batch(self, f"data.{name}")
+        self._add(("data", name), site, _with(keys, source=source), {"source": 1})
+        return DataSet(self, f"data.{name}")
 
-    def trainer(self, name: str, model: ModelHandle, **keys: Any) -> TrainerHandle:
+    def trainer(self, name: str, model: Model = None, **keys: Any) -> TrainerHandle:
         """Keys of `update` (loss, clip_ratio …) may be given directly."""
-        self._role(name, "trainer", call_site(), {"model": model, **_gathered(keys, "update", _LOSS)}, {"model": 1})
+        self._role(name, "trainer", call_site(), _with(gathered(keys, "update", _LOSS), model=model))
         return TrainerHandle(self, name)
 
-    def generator(self, name: str, model: ModelHandle, **keys: Any) -> GeneratorHandle:
+    def generator(self, name: str, model: Model = None, **keys: Any) -> GeneratorHandle:
         """Keys of `generate` (max_response_tokens, temperature …) may be given directly."""
-        given = _gathered(keys, "generate", _SAMPLING)
-        self._role(name, "generator", call_site(), {"model": model, **given}, {"model": 1})
+        self._role(name, "generator", call_site(), _with(gathered(keys, "generate", _SAMPLING), model=model))
         return GeneratorHandle(self, name)
 
-    def scorer(self, name: str, model: ModelHandle, **keys: Any) -> ScorerHandle:
-        self._role(name, "scorer", call_site(), {"model": model, **keys}, {"model": 1})
+    def scorer(self, name: str, model: Model = None, **keys: Any) -> ScorerHandle:
+        """A frozen model; `top_k=` for its most likely tokens."""
+        self._role(name, "scorer", call_site(), _with(keys, model=model))
         return ScorerHandle(self, name)
 
     def reward(self, name: str, function: str | Function | None = None, **keys: Any) -> RewardHandle:
-        """A function, or one other flavour as a key: `model=`."""
-        given = keys if function is None else {"function": function, **keys}
-        self._role(name, "reward", call_site(), given, {"function": 1})
+        """A function, or one other flavour as a key: `model=`, `judge=`, `sandbox=`, `router=`, `combine=`."""
+        self._role(name, "reward", call_site(), _with(keys, function=function))
         return RewardHandle(self, name)
 
-    def estimator(self, name: str, estimator: str, **keys: Any) -> EstimatorHandle:
-        self._role(name, "estimator", call_site(), {"estimator": estimator, **keys}, {"estimator": 1})
+    def estimator(self, name: str, estimator: str | None = None, **keys: Any) -> EstimatorHandle:
+        """Rewards to advantages: grpo, gae, …"""
+        self._role(name, "estimator", call_site(), _with(keys, estimator=estimator))
         return EstimatorHandle(self, name)
+
+    def filter(self, name: str, rule: str | None = None, **keys: Any) -> FilterHandle:
+        """Drops or masks rows; `by=` is a column, as text or `batch["field"]`."""
+        self._role(name, "filter", call_site(), _with(keys, rule=rule))
+        return FilterHandle(self, name)
+
+    def env(self, name: str, env: str | type | None = None, **keys: Any) -> EnvHandle:
+        """An environment: a class at the top level of a file, `FILE.py:CLASS` or `LIBRARY:ID`."""
+        self._role(name, "env", call_site(), _with(keys, env=env))
+        return EnvHandle(self, name)
+
+    def function(self, name: str, function: str | Function | None = None, **keys: Any) -> FunctionHandle:
+        """A function over columns anywhere in the graph, with the columns that it writes as `outputs=`."""
+        self._role(name, "function", call_site(), _with(keys, function=function))
+        return FunctionHandle(self, name)
 
     def weights(self, source: RoleHandle, target: RoleHandle, **attributes: Any) -> None:
         """`source => target`, with attributes such as max_lag, every_updates, transport."""
@@ -122,141 +121,151 @@ class Sections:
         self._own(site, source, target)
         self._edge(site, f"{source.name} => {target.name}", attributes)
 
+    def edge(self, text: str, **attributes: Any) -> None:
+        """An edge as it is written in YAML, `a.op, b.op -> c.op`; `remove=True` deletes one of a preset."""
+        site = call_site()
+        self._edge(site, text, attributes, site.values.get("text", site.value(0)))
+
+    def op(self, name: str) -> Batch:
+        """What `role.op` or `role.op@label` gives, for an op whose edges a preset already has."""
+        return Batch(self, name, name.partition("@")[2] or None)
+
     def call(
-        self, role: str, op: str, batches: Sequence[Batch], label: str | None, attributes: Mapping[str, Any]
+        self, role: str, op: str, batches: Sequence[Batch | Joined], label: str | None, attributes: Mapping[str, Any]
     ) -> Batch:
         """The edge from `batches` to `role.op`; what the handles' methods do."""
         site = call_site()
-        self._own(site, *batches)
+        flat = self._flat(site, batches)
         if not batches:
             self._fault(site, f"`{role}.{op}` reads nothing here; give it a batch")
-        labels = {batch.label for batch in batches}
-        if label is None and len(labels) == 1:
-            label = labels.pop()
-        target = f"{role}.{op}" if label is None else f"{role}.{op}@{label}"
-        if batches:
-            self._edge(site, f"{', '.join(batch.source for batch in batches)} -> {target}", attributes)
+        label = _label(label, flat)
+        target = _called(f"{role}.{op}", label)
+        rest = dict(attributes)
+        if "inputs" in rest:
+            chosen = self._mapping(site, {"inputs": rest.pop("inputs")}, {})
+            self._put(("roles", role), site.span, chosen)
+        if flat:
+            self._edge(site, f"{', '.join(batch.source for batch in flat)} -> {target}", rest)
         return Batch(self, target, label)
 
-    def generate(self, role: str, batches: Sequence[Batch], label: str | None, options: Mapping[str, Any]) -> Batch:
+    def generate(
+        self, role: str, batches: Sequence[Batch | Joined], label: str | None, options: Mapping[str, Any]
+    ) -> Batch:
         """`call` of a generator, whose sampling keys go to the role."""
         site = call_site()
-        sampling = {key: value for key, value in options.items() if key in _SAMPLING}
-        if sampling:
-            block = "generate" if label is None else f"{LABEL_PREFIX}{label}"
-            self._put(("roles", role, block), site.span, self._mapping(site, sampling, {}))
-        rest = {key: value for key, value in options.items() if key not in _SAMPLING}
+        if label is None:
+            given = [item.batches if isinstance(item, Joined) else (item,) for item in batches]
+            label = _label(None, [batch for some in given for batch in some])
+        rest = self._sampling(site, role, label, options)
         return self.call(role, "generate", batches, label, rest)
 
+    def interact(
+        self, env: RoleHandle, generators: Sequence[RoleHandle], label: str | None, options: Mapping[str, Any]
+    ) -> tuple[Batch, ...]:
+        """`generator.generate, … <-> env.step`; what leaves is each generator's own."""
+        site = call_site()
+        self._own(site, env, *generators)
+        if not generators:
+            self._fault(site, f"nobody plays in `{env.name}` here; give it a generator")
+            return ()
+        rest: Mapping[str, Any] = options
+        for generator in generators:
+            rest = self._sampling(site, generator.name, label, options)
+        ops = [_called(f"{generator.name}.generate", label) for generator in generators]
+        self._edge(site, f"{', '.join(ops)} <-> {_called(f'{env.name}.step', label)}", rest)
+        return tuple(Batch(self, op, label) for op in ops)
+
     def step(self, **keys: Any) -> None:
+        """prompts, samples_per_prompt, updates, epochs, refill."""
         self._section("step", call_site(), None, keys)
 
     def schedule(self, **keys: Any) -> None:
+        """max_lag, partial_rollout, when_stale."""
         self._section("schedule", call_site(), None, keys)
 
     def placement(self, how: str | None = None, **keys: Any) -> None:
         """auto, colocated, disaggregated, or keys: pools, pin, apart."""
         self._section("placement", call_site(), how, keys)
 
+    def pool(self, name: str, gpus: int | None = None, roles: Sequence[RoleHandle | str] = (), **keys: Any) -> str:
+        """A pool of the placement; gives its name, for `pin`. `layouts={role: {"tp": 2}}`."""
+        given = _with(keys, gpus=gpus, roles=list(roles) or None)
+        self._add(("placement", "pools", name), call_site(), given, {"gpus": 1, "roles": 2})
+        return name
+
     def cluster(self, shorthand: str | None = None, **keys: Any) -> None:
         """`local`, a shorthand such as 16xH100-80G, or keys: gpu, nodes, gpus_per_node, groups …"""
         self._section("cluster", call_site(), shorthand, keys)
+
+    def group(self, name: str, gpu: str, **keys: Any) -> str:
+        """A group of nodes of the cluster; gives its name, for the `group=` of a pool."""
+        self._add(("cluster", "groups", name), call_site(), {"gpu": gpu, **keys}, {"gpu": 1})
+        return name
 
     def run(self, **keys: Any) -> None:
         """steps, seed, checkpoint_every_steps … (this says how long a run is; it starts none)."""
         self._section("run", call_site(), None, keys)
 
-    def assume(self, op: str, **keys: Any) -> None:
+    def assume(self, op: str | Batch, **keys: Any) -> None:
         """What the planner may assume of `role.op`."""
         site = call_site()
-        self._put(("assume", op), site.value(0), self._mapping(site, keys, {}))
+        name = op.source if isinstance(op, Batch) else op
+        self._put(("assume", name), site.value(0), self._mapping(site, keys, {}))
 
-    def _section(self, key: str, site: CallSite, whole: str | None, keys: Mapping[str, Any]) -> None:
-        node = self._mapping(site, keys, {}) if whole is None else self._node(whole, site.value(0))
-        self._put((key,), site.span, node)
+    def vars(self, **values: Any) -> None:
+        """Variables of a preset or an included file. Texts from Python are never templates: use Python's own here."""
+        self._section("vars", call_site(), None, values)
 
-    def _role(
-        self, name: str, kind: str, site: CallSite, keys: Mapping[str, Any], positions: Mapping[str, int]
-    ) -> None:
+    def include(self, *files: str | os.PathLike[str]) -> None:
+        """YAML files that this flow or stage starts from, relative to its folder."""
+        site = call_site()
+        self._append("include", site, [self._node(file, site.value(at)) for at, file in enumerate(files)])
+
+    def _role(self, name: str, kind: str, site: CallSite, keys: Mapping[str, Any]) -> None:
         kinds = {} if DEFAULT_KINDS.get(name) == kind else {"kind": kind}
-        self._add("roles", name, site, {**kinds, **keys}, positions)
+        positions: dict[str, int] = dict.fromkeys(("model", "function", "estimator", "rule", "env"), 1)
+        self._add(("roles", name), site, {**kinds, **keys}, positions)
 
-    def _add(
-        self, section: str, name: str, site: CallSite, keys: Mapping[str, Any], positions: Mapping[str, int]
-    ) -> None:
-        """A new named entry."""
-        entries = self._root.get(section)
-        first = entries.entries.get(name) if isinstance(entries, MappingNode) else None
-        if first is not None:
-            also = (Label(first.key_span, "the first"),)
-            what = {"models": "model", "roles": "role", "data": "data set"}[section]
-            self._report.append(diagnose("FR0125", site.value(0), also=also, what=what, name=name))
-        self._put((section, name), site.value(0), self._mapping(site, keys, positions))
+    def _sampling(self, site: CallSite, role: str, label: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Sampling keys go to the role; gives the others."""
+        sampling = {key: value for key, value in options.items() if key in _SAMPLING}
+        if sampling:
+            block = "generate" if label is None else f"{LABEL_PREFIX}{label}"
+            self._put(("roles", role, block), site.span, self._mapping(site, sampling, {}))
+        return {key: value for key, value in options.items() if key not in _SAMPLING}
 
-    def _mapping(self, site: CallSite, keys: Mapping[str, Any], positions: Mapping[str, int]) -> MappingNode:
-        """Keys with their places; those gathered into a block keep the places of the arguments."""
 
-        def place(key: str) -> Span:
-            return site.values.get(key) or site.value(positions.get(key, -1))
+def _with(keys: Mapping[str, Any], **first: Any) -> dict[str, Any]:
+    """What was given by position, before the keys; None is not given."""
+    return {**{key: value for key, value in first.items() if value is not None}, **keys}
 
-        def node(key: str, value: Any) -> Node:
-            if not isinstance(value, _Gathered):
-                return self._node(value, place(key))
-            inner = [entry(name, site.key(name), node(name, item)) for name, item in value.flat.items()]
-            return merge(self._node(value.block, place(key)), mapping(site.span, inner))
 
-        return mapping(site.span, [entry(key, site.key(key), node(key, value)) for key, value in keys.items()])
+def _label(label: str | None, batches: Sequence[Any]) -> str | None:
+    """The label given, else the one that all batches have."""
+    labels = {batch.label for batch in batches if isinstance(batch, Batch)}
+    return labels.pop() if label is None and len(labels) == 1 else label
 
-    def _node(self, value: Any, span: Span) -> Node:
-        def spelled(other: Any) -> str:
-            if isinstance(other, ModelHandle | RoleHandle):
-                return other.name
-            try:
-                return function_name(other, self.folder)
-            except UnnameableError as error:
-                self._report.append(diagnose("FR0126", span, problem=str(error)))
-                return ""
 
-        return node_of(value, span, spelled)
-
-    def _put(self, path: tuple[str, ...], key_span: Span, node: Node) -> None:
-        """Merge `node` into the tree at `path`."""
-        for key in reversed(path):
-            node = mapping(node.span, [entry(key, key_span, node)])
-        merged = merge(self._root, node)
-        assert isinstance(merged, MappingNode)
-        self._root = mapping(self._root.span, list(merged.entries.values()))
-
-    def _edge(self, site: CallSite, text: str, attributes: Mapping[str, Any]) -> None:
-        edge = self._node(text, site.span)
-        if attributes:
-            edge = mapping(site.span, [entry("edge", site.span, edge)])
-            edge = merge(edge, self._mapping(site, attributes, {}))
-        edges = self._root.get("edges")
-        before = edges.items if isinstance(edges, SequenceNode) else ()
-        self._put(("edges",), site.span, SequenceNode(items=(*before, edge), span=site.span, kind=PYTHON))
-
-    def _own(self, site: CallSite, *handles: Batch | RoleHandle) -> None:
-        for handle in handles:
-            if handle.owner is not self:
-                name = handle.source if isinstance(handle, Batch) else handle.name
-                self._fault(site, f"`{name}` belongs to another flow or stage")
-
-    def _fault(self, site: CallSite, problem: str) -> None:
-        self._report.append(diagnose("FR0127", site.span, problem=problem))
+def _called(op: str, label: str | None) -> str:
+    return op if label is None else f"{op}@{label}"
 
 
 class StageBuilder(Sections):
     """One of the flows that a file runs one after another."""
 
-    def gate(self, metric: str, **keys: Any) -> None:
-        """A condition on a metric: at_least or at_most, when, otherwise."""
-        site = call_site()
-        node = self._mapping(site, {"metric": metric, **keys}, {"metric": 0})
-        self._put(("gate",), site.span, node)
+    def __init__(self, parent: FlowBuilder, name: str, use: str | None, report: list[Diagnostic]) -> None:
+        super().__init__(name, use, parent.folder, report)
+        self._parent = parent
 
-    def node(self) -> MappingNode:
-        return self._root
+    def gate(self, metric: str | Column, **keys: Any) -> None:
+        """A condition on a metric, as text or `batch["field"]`: at_least or at_most, when, otherwise."""
+        site = call_site()
+        name = metric.metric if isinstance(metric, Column) else metric
+        self._put(("gate",), site.span, self._mapping(site, {"metric": name, **keys}, {"metric": 0}))
+
+    def _own(self, site: CallSite, *handles: Batch | RoleHandle) -> None:
+        inherited = [handle for handle in handles if isinstance(handle, DataSet) and handle.owner is self._parent]
+        super()._own(site, *(handle for handle in handles if handle not in inherited))
 
 
 class FlowBuilder(Sections):
@@ -267,19 +276,17 @@ class FlowBuilder(Sections):
         default = os.path.dirname(caller) if os.path.isfile(caller) else ""
         super().__init__(name, use, folder or default or ".", [])
         self._stages: list[StageBuilder] = []
-        self._allowed: list[str] = []
 
     def stage(self, name: str, use: str | None = None) -> StageBuilder:
         """The next stage; what is said of the flow itself is then shared by all stages."""
-        made = StageBuilder(name, use, self.folder, self._report)
+        made = StageBuilder(self, name, use, self._report)
         self._stages.append(made)
         return made
 
     def allow(self, *codes: str) -> None:
         """Warnings that are not shown."""
-        self._allowed += codes
         site = call_site()
-        self._put(("allow",), site.span, self._node(self._allowed, site.span))
+        self._append("allow", site, [self._node(code, site.value(at)) for at, code in enumerate(codes)])
 
     def spec(self, sets: Sequence[str] = ()) -> FlowSpec:
         """The flow, checked. Raises FlowError (FR01)."""

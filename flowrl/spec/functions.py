@@ -1,4 +1,4 @@
-"""A function object → `FILE.py:NAME`, the only way that a flow names code."""
+"""A function or class → `FILE.py:NAME`, the only way that a flow names code."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class UnnameableError(Exception):
 
 
 def function_name(function: Any, folder: str) -> str:
-    """`FILE.py:NAME` of a module-level function, the file relative to `folder` where it lies below it.
+    """`FILE.py:NAME` of a module-level function or class, the file relative to `folder` where it lies below it.
 
     Raises UnnameableError for lambdas, closures, methods, partials and functions without a file.
     """
-    if not isinstance(function, FunctionType):
+    if not isinstance(function, FunctionType | type):
         raise UnnameableError(
             f"a {type(function).__name__} is not a function; pass a function, and its arguments as `args=`"
         )

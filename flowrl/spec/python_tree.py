@@ -21,8 +21,8 @@ def node_of(value: Any, span: Span, name: Name) -> Node:
     """The value with everything in it at `span`."""
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value)
-        entries = {str(key): Entry(str(key), span, node_of(item, span, name), PYTHON) for key, item in items.items()}
-        return MappingNode(entries=entries, span=span, kind=PYTHON)
+        spelt = {_key(key, name): node_of(item, span, name) for key, item in items.items()}
+        return mapping(span, [entry(key, span, node) for key, node in spelt.items()])
     if isinstance(value, (list, tuple)):
         some = cast("Sequence[Any]", value)
         return SequenceNode(items=tuple(node_of(item, span, name) for item in some), span=span, kind=PYTHON)
@@ -34,6 +34,11 @@ def node_of(value: Any, span: Span, name: Name) -> Node:
         value = os.fspath(cast("os.PathLike[str]", value))
         return ScalarNode(value=value, span=span, kind=PYTHON, text=str(value), plain=False)
     return ScalarNode(value=name(value), span=span, kind=PYTHON, plain=False)
+
+
+def _key(key: Any, name: Name) -> str:
+    """A key as text: handles stand for their names."""
+    return str(key) if key is None or isinstance(key, str | bool | int | float) else name(key)
 
 
 def entry(key: str, key_span: Span, node: Node) -> Entry:
