@@ -142,6 +142,8 @@ class FilterParams(msgspec.Struct, frozen=True, kw_only=True, tag="filter"):
     rule: str
     unit: str = "group"
     keep_top: float | None = None
+    within: str = "step"
+    """What keep_top ranks samples within: step, or group (the samples of one prompt)."""
     min: float | None = None
     max: float | None = None
     action: str = "drop"

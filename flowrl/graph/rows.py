@@ -196,6 +196,11 @@ def filtered(
         left = tuple(int(share_of(params.keep_top, count)) for count in prompts)
         rows = tuple(count * samples_per_prompt for count in left)
         return _Count((left[0], left[1]), (min(rows[0], samples[0]), min(rows[1], samples[1])))
+    if params.within == "group":
+        best = int(share_of(params.keep_top, samples_per_prompt))
+        return _Count(
+            prompts if best else (0, 0), (min(best * prompts[0], samples[0]), min(best * prompts[1], samples[1]))
+        )
     least, most = (int(share_of(params.keep_top, count)) for count in samples)
     return _Count((ceil(Fraction(least, samples_per_prompt)), min(prompts[1], most)), (least, most))
 

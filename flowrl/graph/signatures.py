@@ -98,7 +98,7 @@ class EstimatorSignature(msgspec.Struct, frozen=True, kw_only=True):
     """Least samples_per_prompt for which it is defined and not always zero."""
 
 
-class BuiltinReward(msgspec.Struct, frozen=True, kw_only=True):
+class BuiltinFunction(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that a function of ours reads, and the arguments it takes from `args:`."""
 
     fields: tuple[str, ...]
@@ -260,10 +260,23 @@ ESTIMATORS: dict[str, EstimatorSignature] = {
     "best_worst": EstimatorSignature(reads=("rewards",), writes=("pair_sign",), kl=False, smallest_group=2),
 }
 
-BUILTIN_REWARDS: dict[str, BuiltinReward] = {
-    "overlong": BuiltinReward(fields=("loss_mask",), args=("max_tokens", "buffer_tokens"), optional_args=("penalty",)),
+BUILTIN_REWARDS: dict[str, BuiltinFunction] = {
+    "overlong": BuiltinFunction(
+        fields=("loss_mask",), args=("max_tokens", "buffer_tokens"), optional_args=("penalty",)
+    ),
 }
 """Reward functions that ship with FlowRL (`flowrl:NAME`)."""
+
+BUILTIN_FUNCTIONS: dict[str, BuiltinFunction] = {
+    "lagrange": BuiltinFunction(
+        fields=("reward_advantages", "safety_advantages", "costs"),
+        args=("cost_limit",),
+        optional_args=("start", "lr", "most"),
+    ),
+}
+"""Functions of `kind: function` that ship with FlowRL. lagrange: (reward_advantages + m x safety_advantages) / (1 + m)
+with a multiplier m that starts at `start` and is `most` at most; each step adds lr x m x (mean of costs - cost_limit)
+to its logarithm."""
 
 
 def methods(kind: Kind, head: str | None) -> tuple[str, ...]:

@@ -216,6 +216,8 @@ class FilterRole(RoleBase):
     """What is kept or dropped. Default group."""
     keep_top: Share | None = None
     """Share that stays, the highest first (fixed rate). Default none."""
+    within: Literal["step", "group"] = "step"
+    """Which samples `keep_top` ranks together: all of the step, or those of one prompt. Default step."""
     min: float | None = None
     """Rows below it go (bounded rate). Default none."""
     max: float | None = None

@@ -152,7 +152,7 @@ def _score_inputs(stage: Stage, role: schema.RewardRole, op: Op) -> tuple[Input,
 
 
 def _filter(stage: Stage, role: schema.FilterRole, op: Op) -> Op | None:
-    granularity = Granularity.GROUP if role.unit == "group" else Granularity.SAMPLE
+    granularity = Granularity.GROUP if "group" in (role.unit, role.within) else Granularity.SAMPLE
     by = role.by or "rewards"
     owner, _, field = by.rpartition(".")
     inputs: tuple[Input, ...] | None = (_column(field, owner or None, stage.span("roles", op.role, "by")),)

@@ -176,6 +176,7 @@ def filter_params(role: FilterRole) -> FilterParams:
         rule=role.rule,
         unit=role.unit,
         keep_top=role.keep_top,
+        within=role.within,
         min=role.min,
         max=role.max,
         action=role.action,

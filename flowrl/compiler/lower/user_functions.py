@@ -16,7 +16,7 @@ from typing import Any
 from flowrl.diag.diagnostic import Diagnostic, Help, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
-from flowrl.graph.signatures import BUILTIN_REWARDS
+from flowrl.graph.signatures import BUILTIN_FUNCTIONS, BUILTIN_REWARDS
 
 BUILTIN_PREFIX = "flowrl:"
 
@@ -96,9 +96,10 @@ def _misfit(signature: Signature, args: Mapping[str, Any], name: str, span: Span
 
 
 def _builtin(name: str, span: Span | None) -> Signature | Diagnostic:
-    known = BUILTIN_REWARDS.get(name)
+    shipped = {**BUILTIN_REWARDS, **BUILTIN_FUNCTIONS}
+    known = shipped.get(name)
     if known is None:
-        return _not_found(name, "flowrl", BUILTIN_REWARDS, span)
+        return _not_found(name, "flowrl", shipped, span)
     text = ", ".join((*known.fields, *known.args, *(f"{argument}=…" for argument in known.optional_args)))
     required = (*known.fields, *known.args)
     return Signature(required, known.optional_args, args_only=known.args, text=f"def {name}({text})")

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from flowrl.compiler.binding import bind, missing
 from flowrl.compiler.edges import data_edges, state_edges
 from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
+from flowrl.graph.algorithms import reachable
 from flowrl.graph.graph import EdgeKind, Graph, Input, Op
 from flowrl.graph.lag import on_policy
 from flowrl.graph.params import ForwardParams, UpdateParams
@@ -75,11 +76,13 @@ def _bound(graph: Graph, found: Records, reader: Op, added: dict[str, Op]) -> In
 
 
 def _updates_of(graph: Graph, reader: Op) -> list[Op]:
-    """The updates whose old policy `reader` means: itself, or those that train on what an estimator makes."""
+    """The updates whose old policy `reader` means: itself, or those that train on what an estimator makes, also by way
+    of functions."""
     if isinstance(reader.params, UpdateParams):
         return [reader]
-    below = [op for op in graph.ops if any(i.source == reader.id for i in op.inputs)]
-    return [op for op in below if isinstance(op.params, UpdateParams) and LOSSES[op.params.loss].ratio]
+    below = reachable([reader.id], ((i.source, op.id) for op in graph.ops for i in op.inputs if i.source is not None))
+    updates = (op for op in graph.ops if op.id in below)
+    return [op for op in updates if isinstance(op.params, UpdateParams) and LOSSES[op.params.loss].ratio]
 
 
 def _for_update(
