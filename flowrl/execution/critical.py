@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from flowrl.program.program import Program
+from flowrl.program.program import ChannelKind, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,23 @@ class Arc:
 
 
 def event_arcs(program: Program, durations: Mapping[str, float]) -> Iterator[Arc]:
-    """Arcs from lanes (one at a time, in order), from channels (token after its sender) and from their capacities."""
+    """Arcs from lanes (one at a time, in order), from channels (token after its sender) and from their capacities. The
+    members of an interaction start at one moment, so one of them stands for all."""
+    first = {id: members[0] for id, members in program.together.items()}
+    for arc in _arcs(program, durations):
+        source, target = first.get(arc.source, arc.source), first.get(arc.target, arc.target)
+        yield Arc(source, target, arc.seconds, arc.tokens)
+
+
+def _arcs(program: Program, durations: Mapping[str, float]) -> Iterator[Arc]:
     for stream in program.streams:
         for lane in stream.lanes:
             for before, after in pairwise(lane):
                 yield Arc(before.id, after.id, durations[before.id], 0)
             yield Arc(lane[-1].id, lane[0].id, durations[lane[-1].id], 1)
     for channel in program.channels:
+        if channel.kind is ChannelKind.INTERACTION:
+            continue
         yield Arc(channel.source, channel.target, durations[channel.source], channel.initial_tokens)
         yield Arc(channel.target, channel.source, 0.0, channel.capacity - channel.initial_tokens)
 

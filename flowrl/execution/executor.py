@@ -2,10 +2,14 @@
 
 Takes a checked Program and a number of steps; says which firings may start, and is told what started and what
 completed. It knows no time, no data and no threads, and the same calls always give the same answers.
+
+The members of an interaction are ready together or not at all: each at the head of its lane, in the same step, with its
+tokens, its room and a slot. Each completes on its own.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from flowrl.diag.diagnostic import InternalError
@@ -25,6 +29,10 @@ class _Lane:
     @property
     def head(self) -> Instruction:
         return self.instructions[self.index]
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(instruction.id for instruction in self.instructions)
 
     def advance(self) -> None:
         self.running = None
@@ -67,6 +75,10 @@ class Executor:
         self._lane_of = {
             instruction.id: lane for state in self._streams for lane in state.lanes for instruction in lane.instructions
         }
+        self._state_of = {id: state for state in self._streams for lane in state.lanes for id in lane.ids}
+        self._together = program.together
+        self._owed: set[tuple[str, int]] = set()
+        """Members of an interaction that has begun, by id and step, which have not been started yet."""
 
     @property
     def done(self) -> bool:
@@ -93,13 +105,24 @@ class Executor:
 
     def ready(self) -> tuple[Firing, ...]:
         """Firings that may start now, all of them together: by stream, the earliest step first."""
-        return tuple(firing for state in self._streams for firing in self._ready_in(state))
+        free = {state.stream.pool: state.free_slots for state in self._streams}
+        found: dict[str, Firing] = {}
+        for state in self._streams:
+            for lane in sorted((lane for lane in state.lanes if self._may_start(lane)), key=lambda lane: lane.step):
+                wanted = self._members(lane)
+                taken = Counter(self._pool_of(other) for other in wanted)
+                if lane.head.id in found or any(free[pool] < count for pool, count in taken.items()):
+                    continue
+                free |= {pool: free[pool] - count for pool, count in taken.items()}
+                found |= {other.head.id: self._next_of(other) for other in wanted}
+        return tuple(found.values())
 
     def start(self, firing: Firing) -> None:
         lane = self._lane_of[firing.instruction.id]
         if firing != self._next_of(lane) or not self._may_start(lane) or not self._has_slot(lane):
             raise InternalError(f"step {firing.step}: `{firing.instruction.id}` may not start now")
         lane.running = firing
+        self._begin_together(firing)
         for channel in firing.instruction.receives:
             self._tokens[channel] -= 1
         for channel in firing.instruction.sends:
@@ -125,24 +148,51 @@ class Executor:
             f"pool {state.stream.pool}, step {lane.step}: `{lane.head.id}` waits for {self._reason(lane)}"
             for state in self._streams
             for lane in state.lanes
-            if lane.step <= self.last_step and lane.running is None and (self._empty(lane) or self._full(lane))
+            if lane.step <= self.last_step and lane.running is None and not self._may_start(lane)
         )
 
-    def _ready_in(self, state: _StreamState) -> list[Firing]:
-        lanes = [lane for lane in state.lanes if self._may_start(lane)]
-        lanes.sort(key=lambda lane: lane.step)
-        return [self._next_of(lane) for lane in lanes[: state.free_slots]]
+    def _begin_together(self, firing: Firing) -> None:
+        """The first member that starts opens the interaction for the others."""
+        key = (firing.instruction.id, firing.step)
+        if key in self._owed:
+            self._owed.discard(key)
+            return
+        others = self._together.get(firing.instruction.id, ())
+        self._owed |= {(id, firing.step) for id in others if id != firing.instruction.id}
 
     def _has_slot(self, lane: _Lane) -> bool:
-        return any(state.free_slots > 0 for state in self._streams if any(own is lane for own in state.lanes))
+        return self._state_of[lane.head.id].free_slots > 0
+
+    def _pool_of(self, lane: _Lane) -> str:
+        return self._state_of[lane.head.id].stream.pool
+
+    def _members(self, lane: _Lane) -> list[_Lane]:
+        """The lane, and those whose heads have still to start together with its head."""
+        if (lane.head.id, lane.step) in self._owed:
+            return [lane]
+        return [self._lane_of[id] for id in self._together.get(lane.head.id, (lane.head.id,))]
 
     def _next_of(self, lane: _Lane) -> Firing:
         return Firing(instruction=lane.head, step=lane.step, idle=self.is_idle(lane.head, lane.step))
 
     def _may_start(self, lane: _Lane) -> bool:
+        return self._may_start_alone(lane) and not self._late(lane)
+
+    def _may_start_alone(self, lane: _Lane) -> bool:
         if lane.running is not None or lane.step > self.last_step:
             return False
         return not self._empty(lane) and not self._full(lane)
+
+    def _late(self, lane: _Lane) -> list[str]:
+        """Members of the head's interaction that may not start; none once it has begun."""
+        if (lane.head.id, lane.step) in self._owed:
+            return []
+        own = self._together.get(lane.head.id, ())
+        return [id for id in own if id != lane.head.id and not self._stands_ready(id, lane.step)]
+
+    def _stands_ready(self, id: str, step: int) -> bool:
+        other = self._lane_of[id]
+        return other.head.id == id and other.step == step and self._may_start_alone(other)
 
     def _empty(self, lane: _Lane) -> list[str]:
         return [channel for channel in lane.head.receives if self._tokens[channel] == 0]
@@ -157,4 +207,5 @@ class Executor:
     def _reason(self, lane: _Lane) -> str:
         empty = [f"`{self._channels[channel].source}`" for channel in self._empty(lane)]
         full = [f"room that `{self._channels[channel].target}` makes" for channel in self._full(lane)]
-        return " and ".join(empty + full)
+        late = [f"its interaction with `{id}`" for id in self._late(lane)]
+        return " and ".join(empty + full + late)

@@ -3,7 +3,8 @@
 What it refuses is our fault, never the user's, so it raises InternalError with every problem found. The proof of
 liveness executes one step symbolically: lanes and channels form a marked graph, in which starting one instruction never
 disables another, so one order of execution stands for all; and a step that every instruction has completed leaves each
-channel as it was, so what can run once can run for ever (Commoner, Holt, Even & Pnueli 1971).
+channel as it was, so what can run once can run for ever (Commoner, Holt, Even & Pnueli 1971). The members of an
+interaction start together, as one transition of that graph; they stand in different lanes, or could never do so.
 """
 
 from __future__ import annotations
@@ -12,19 +13,22 @@ from collections import Counter
 from collections.abc import Iterator
 
 from flowrl.diag.diagnostic import InternalError
-from flowrl.program.program import Channel, ChannelKind, Instruction, InstructionKind, Program, Stream
+from flowrl.program.program import ChannelKind, Instruction, InstructionKind, Program, Stream
 
 
 def check(program: Program) -> None:
     """Raise InternalError unless the program is well-formed and can run for ever.
 
     Checked: ids are unique; both ends of each channel exist and name it, once; tokens fit in capacities; weights are
-    sent by what is received; each working reader has a working source; an offloaded role works only while it is
-    loaded; no deadlock (the error names the circle of instructions that wait for each other).
+    sent by what is received; each working reader has a working source; the members of an interaction are runs of
+    different lanes that work in the same steps; an offloaded role works only while it is loaded; no deadlock (the error
+    names the circle of instructions that wait for each other).
     """
     problems = [*_ids(program), *_ends(program)]
     if not problems:
-        problems = [*_weights(program), *_cadence(program), *_residency(program), *_deadlock(program)]
+        problems = [*_weights(program), *_cadence(program), *_interactions(program), *_residency(program)]
+    if not problems:
+        problems = [*_deadlock(program)]
     if problems:
         raise InternalError("the program is not right:\n" + "\n".join(f"  {problem}" for problem in problems))
 
@@ -46,7 +50,12 @@ def _ends(program: Program) -> Iterator[str]:
     """One sender and one receiver for each channel: then a step sends and receives one token on it, in balance."""
     sends = Counter((channel, i.id) for i in program.instructions for channel in i.sends)
     receives = Counter((channel, i.id) for i in program.instructions for channel in i.receives)
+    known = {instruction.id for instruction in program.instructions}
     for channel in program.channels:
+        if channel.kind is ChannelKind.INTERACTION:
+            ends = (channel.source, channel.target)
+            yield from (f"channel `{channel.id}`: there is no `{end}`" for end in ends if end not in known)
+            continue
         if sends.pop((channel.id, channel.source), 0) != 1:
             yield f"channel `{channel.id}`: `{channel.source}` does not send on it once"
         if receives.pop((channel.id, channel.target), 0) != 1:
@@ -95,6 +104,29 @@ def _works_whenever(source: Instruction, target: Instruction) -> bool:
     )
 
 
+def _interactions(program: Program) -> Iterator[str]:
+    by_id = {instruction.id: instruction for instruction in program.instructions}
+    lane_of = {i.id: place for place, lane in enumerate(_lanes(program)) for i in lane}
+    slots = {stream.pool: stream.slots for stream in program.streams}
+    for members in dict.fromkeys(program.together.values()):
+        own = [by_id[id] for id in members]
+        names = ", ".join(f"`{id}`" for id in members)
+        if any(instruction.kind is not InstructionKind.RUN for instruction in own):
+            yield f"an interaction of {names}: not all of them run an op"
+        if len({lane_of[id] for id in members}) < len(members):
+            yield f"{names} start together and stand in one lane"
+        if len({(i.every_steps, i.start_step, i.epilogue) for i in own}) > 1:
+            yield f"{names} start together and work in different steps"
+        taken = Counter(instruction.pool for instruction in own)
+        yield from (
+            f"{names}: {n} slots of pool {p} wanted, {slots[p]} there" for p, n in taken.items() if n > slots[p]
+        )
+
+
+def _lanes(program: Program) -> list[list[Instruction]]:
+    return [list(lane) for stream in program.streams for lane in stream.lanes]
+
+
 def _residency(program: Program) -> Iterator[str]:
     for stream in program.streams:
         moved = {i.role for i in stream.instructions if i.kind in (InstructionKind.LOAD, InstructionKind.OFFLOAD)}
@@ -123,39 +155,69 @@ def _role_residency(stream: Stream, role: str) -> Iterator[str]:
 
 def _deadlock(program: Program) -> Iterator[str]:
     """Run one step; if it gets stuck, follow who waits for whom until an instruction comes up again."""
-    channels = {channel.id: channel for channel in program.channels}
-    tokens = {channel.id: channel.initial_tokens for channel in program.channels}
-    lanes = [list(lane) for stream in program.streams for lane in stream.lanes]
-    while fired := [lane for lane in lanes if lane and not _blocked(lane[0], channels, tokens)]:
+    state = _State(program)
+    while fired := [lane for lane in state.lanes if lane and state.may_start(lane[0])]:
         for lane in fired:
-            head = lane.pop(0)
-            for id in head.receives:
-                tokens[id] -= 1
-            for id in head.sends:
-                tokens[id] += 1
-    stuck = [lane for lane in lanes if lane]
+            if lane and state.may_start(lane[0]):  # a member may have been started with its partner already
+                state.start(lane[0])
+    stuck = [lane for lane in state.lanes if lane]
     if stuck:
-        yield "deadlock: " + "; ".join(_circle(stuck, channels, tokens))
+        yield "deadlock: " + "; ".join(_circle(stuck, state))
 
 
-def _blocked(head: Instruction, channels: dict[str, Channel], tokens: dict[str, int]) -> str | None:
-    """The first channel that keeps an instruction from starting."""
-    empty = (id for id in head.receives if tokens[id] == 0)
-    full = (id for id in head.sends if tokens[id] >= channels[id].capacity)
-    return next(empty, None) or next(full, None)
+class _State:
+    """What is left of one step's instructions, and the tokens on the channels."""
+
+    def __init__(self, program: Program) -> None:
+        self.channels = {channel.id: channel for channel in program.channels}
+        self.tokens = {channel.id: channel.initial_tokens for channel in program.channels}
+        self.lanes = _lanes(program)
+        self.lane_of = {instruction.id: lane for lane in self.lanes for instruction in lane}
+        self.together = program.together
+
+    def blocked(self, head: Instruction) -> str | None:
+        """The first channel that keeps an instruction from starting."""
+        empty = (id for id in head.receives if self.tokens[id] == 0)
+        full = (id for id in head.sends if self.tokens[id] >= self.channels[id].capacity)
+        return next(empty, None) or next(full, None)
+
+    def late(self, head: Instruction) -> str | None:
+        """The first member of its interaction that cannot start."""
+        members = self.together.get(head.id, ())
+        return next((id for id in members if self.lane_of[id][0].id != id or self.blocked(self.lane_of[id][0])), None)
+
+    def may_start(self, head: Instruction) -> bool:
+        return self.blocked(head) is None and self.late(head) is None
+
+    def start(self, head: Instruction) -> None:
+        """The instruction and all that start with it: begun and completed at once."""
+        for id in self.together.get(head.id, (head.id,)):
+            instruction = self.lane_of[id].pop(0)
+            for channel in instruction.receives:
+                self.tokens[channel] -= 1
+            for channel in instruction.sends:
+                self.tokens[channel] += 1
 
 
-def _circle(stuck: list[list[Instruction]], channels: dict[str, Channel], tokens: dict[str, int]) -> list[str]:
-    lane_of = {instruction.id: lane for lane in stuck for instruction in lane}
+def _circle(stuck: list[list[Instruction]], state: _State) -> list[str]:
     path: list[str] = []
     lines: list[str] = []
     head = stuck[0][0]
     while head.id not in path:
         path.append(head.id)
-        blocking = channels[_blocked(head, channels, tokens) or ""]
-        waited = blocking.source if tokens[blocking.id] == 0 else blocking.target
-        need = "a token" if tokens[blocking.id] == 0 else "room"
-        line = f"`{head.id}` waits for {need} on `{blocking.id}` from `{waited}`"
-        head = lane_of[waited][0]
+        waited, need = _waits(head, state)
+        line = f"`{head.id}` waits for {need} `{waited}`"
+        head = state.lane_of[waited][0]
         lines.append(line if head.id == waited else f"{line}, which stands behind `{head.id}`")
     return lines[path.index(head.id) :]
+
+
+def _waits(head: Instruction, state: _State) -> tuple[str, str]:
+    """For which instruction, and for what of it."""
+    blocking = state.blocked(head)
+    if blocking is None:
+        return state.late(head) or head.id, "its interaction with"
+    channel = state.channels[blocking]
+    if state.tokens[blocking] == 0:
+        return channel.source, f"a token on `{blocking}` from"
+    return channel.target, f"room on `{blocking}` from"

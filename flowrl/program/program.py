@@ -1,11 +1,13 @@
 """One instruction stream per pool, joined by channels. What the simulator and the runtime both execute.
 
 A stream is run in its fixed order, once a step. An instruction starts when it is at the head of its lane, every channel
-it receives from holds a token, and every channel it sends to has room. A token stands for a reference to rows (data), a
-weight version, or mere order. A stream of one slot is one lane: one instruction at a time. A stream with `slots` > 1
-(the host pool) has one lane for each role: each role keeps its own order and runs one instruction at a time, roles
-overtake each other, and at most `slots` instructions are in flight. So a data set's next rows need not wait for this
-step's reward.
+it receives from holds a token, and every channel it sends to has room. Instructions that interaction channels tie
+together start together, each at the head of its lane: a generator and its environment are live at once.
+
+A token stands for a reference to rows (data), a weight version, or mere order. A stream of one slot is one lane: one
+instruction at a time. A stream with `slots` > 1 (the host pool) has one lane for each role: each role keeps its own
+order and runs one instruction at a time, roles overtake each other, and at most `slots` instructions are in flight. So
+a data set's next rows need not wait for this step's reward.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ class ChannelKind(StrEnum):
     DATA = "data"
     WEIGHTS = "weights"
     ORDER = "order"
+    INTERACTION = "interaction"
+    """Carries no tokens: its ends start together. Messages pass between them while they run."""
 
 
 class Rows(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,3 +109,14 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     def instructions(self) -> tuple[Instruction, ...]:
         """All instructions, stream after stream."""
         return tuple(instruction for stream in self.streams for instruction in stream.instructions)
+
+    @property
+    def together(self) -> dict[str, tuple[str, ...]]:
+        """The members of its interaction, itself among them, by instruction id: for those that have one."""
+        groups: dict[str, tuple[str, ...]] = {}
+        for channel in self.channels:
+            if channel.kind is ChannelKind.INTERACTION:
+                ends = (channel.source, channel.target)
+                members = tuple(dict.fromkeys(id for end in ends for id in groups.get(end, (end,))))
+                groups |= dict.fromkeys(members, members)
+        return groups

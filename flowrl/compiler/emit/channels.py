@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import networkx as nx
 from msgspec.structs import replace
 
-from flowrl.compiler.emit.instructions import Draft, instructions_of
+from flowrl.compiler.emit.instructions import Draft, instructions_of, steps_behind
 from flowrl.graph.graph import Edge, EdgeKind, Graph
 from flowrl.program.program import Channel, ChannelKind, InstructionKind, Stream
 
+_SEND, _RECEIVE = InstructionKind.SEND_WEIGHTS, InstructionKind.RECEIVE_WEIGHTS
 _READ_AND_MADE = 2
 """The rows being read, and the next ones being made."""
 
@@ -21,11 +22,13 @@ def channels_between(graph: Graph, ordered: Sequence[Draft]) -> tuple[Channel, .
     found: list[Channel] = []
     for edge in graph.edges:
         if edge.kind is EdgeKind.WEIGHTS:
-            found.append(_weights(edge, ordered))
+            found.extend(_weights(edge, ordered))
         elif edge.kind is EdgeKind.DATA:
             found.extend(_data(graph, edge, ordered))
         elif edge.kind is EdgeKind.STATE:
             found.append(_state(graph, edge, ordered))
+        elif edge.kind is EdgeKind.INTERACTION:
+            found.append(_interaction(graph, edge, ordered))
     return _unique(found)
 
 
@@ -49,22 +52,34 @@ def join_apart(streams: Sequence[Stream], channels: Sequence[Channel]) -> tuple[
     )
 
 
-def _weights(edge: Edge, ordered: Sequence[Draft]) -> Channel:
-    """Starts with 1 + max_lag tokens; room for one more, so that publishing never waits for the receiver's step."""
-    ends = {d.instruction.kind: d.instruction.id for d in ordered if d.instruction.edge == edge.id}
-    return Channel(
-        id=edge.id,
-        kind=ChannelKind.WEIGHTS,
-        source=ends[InstructionKind.SEND_WEIGHTS],
-        target=ends[InstructionKind.RECEIVE_WEIGHTS],
-        capacity=edge.tokens + 1,
-        initial_tokens=edge.tokens,
-        edge=edge.id,
-    )
+def _weights(edge: Edge, ordered: Sequence[Draft]) -> list[Channel]:
+    """One channel for each version a step. They hold the edge's tokens dealt out in turn, so that the receiver, which
+    takes one from each, takes the versions in their order; room for one more each, so that publishing never waits for
+    the receiver's step."""
+    sends = [d.instruction for d in ordered if d.instruction.edge == edge.id and d.instruction.kind is _SEND]
+    (receive,) = (d.instruction for d in ordered if d.instruction.edge == edge.id and d.instruction.kind is _RECEIVE)
+    count = len(sends)
+    found: list[Channel] = []
+    for send in sends:
+        place = (edge.tokens - count + send.firing) % count
+        tokens = len(range(place, edge.tokens, count))
+        name = edge.id if count == 1 else f"{edge.id} {send.firing + 1}/{count}"
+        found.append(
+            Channel(
+                id=name,
+                kind=ChannelKind.WEIGHTS,
+                source=send.id,
+                target=receive.id,
+                capacity=tokens + 1,
+                initial_tokens=tokens,
+                edge=edge.id,
+            )
+        )
+    return found
 
 
 def _data(graph: Graph, edge: Edge, ordered: Sequence[Draft]) -> list[Channel]:
-    lag = max((other.tokens - 1 for other in graph.edges if other.kind is EdgeKind.WEIGHTS), default=0)
+    lag = max((steps_behind(graph, other) for other in graph.edges if other.kind is EdgeKind.WEIGHTS), default=0)
     return [
         Channel(
             id=f"{_name(source.id)} -> {_name(target.id)}",
@@ -93,6 +108,13 @@ def _state(graph: Graph, edge: Edge, ordered: Sequence[Draft]) -> Channel:
         initial_tokens=edge.tokens,
         edge=edge.id,
     )
+
+
+def _interaction(graph: Graph, edge: Edge, ordered: Sequence[Draft]) -> Channel:
+    """Both ends fire once a step, together."""
+    (source,) = instructions_of(graph.op(edge.source), ordered)
+    (target,) = instructions_of(graph.op(edge.target), ordered)
+    return Channel(id=edge.id, kind=ChannelKind.INTERACTION, source=source.id, target=target.id, edge=edge.id)
 
 
 def _name(instruction: str) -> str:

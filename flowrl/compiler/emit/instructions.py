@@ -42,6 +42,23 @@ def drafts(graph: Graph, pools: Sequence[Pool], run: StageRun) -> tuple[Draft, .
     return tuple(found)
 
 
+def versions_per_step(graph: Graph, edge: Edge) -> int:
+    """How many versions the source of a weights edge publishes a step: one after every n-th update, or one."""
+    if edge.every_updates is None:
+        return 1
+    source = role_of_end(edge.source)
+    updates = sum(op.firings for op in graph.ops if op.role == source and op.method == "update")
+    if updates % edge.every_updates:
+        raise InternalError(f"`{edge.id}`: {updates} updates do not divide by every_updates {edge.every_updates}")
+    return updates // edge.every_updates
+
+
+def steps_behind(graph: Graph, edge: Edge) -> int:
+    """How many steps the receiver of a weights edge may run ahead of the sender, in whole steps, rounded up."""
+    count = versions_per_step(graph, edge)
+    return -(-(edge.tokens - count) // count)
+
+
 def role_of_end(end: str) -> str:
     """The role at an end of a weights edge, which names the role or one of its ops."""
     return end.split(".", 1)[0]
@@ -70,7 +87,8 @@ def _onlookers(graph: Graph) -> set[str]:
     updates = {op.id for op in graph.ops if op.method == "update"}
     data: nx.Graph[str] = nx.Graph()
     data.add_nodes_from(op.id for op in graph.ops)
-    data.add_edges_from((edge.source, edge.target) for edge in graph.edges if edge.kind is EdgeKind.DATA)
+    tying = (EdgeKind.DATA, EdgeKind.INTERACTION)
+    data.add_edges_from((edge.source, edge.target) for edge in graph.edges if edge.kind in tying)
     parts = nx.connected_components(data) if updates else ()
     return {id for part in parts if not part & updates for id in part}
 
@@ -117,20 +135,27 @@ def _rows(graph: Graph, op: Op, firing: int, firings: int) -> Rows:
 
 
 def _transfer(graph: Graph, edge: Edge, pool_of: dict[str, Pool]) -> list[Draft]:
-    """Send and receive of a weights edge. A receiver that works seldom (validation only) receives as seldom."""
+    """The sends and the receive of a weights edge. A receiver that works seldom (validation only) receives as seldom;
+    of several versions that a step brings it keeps the newest."""
     source, target = role_of_end(edge.source), role_of_end(edge.target)
     readers = [op for op in graph.ops if op.role == target]
     if not readers:
         raise InternalError(f"`{edge.id}`: role `{target}` has no op")
-    send = Instruction(
-        id=f"send_weights {source} => {target}",
-        kind=InstructionKind.SEND_WEIGHTS,
-        pool=pool_of[source].name,
-        role=source,
-        edge=edge.id,
-        every_steps=edge.every_steps or 1,
-        start_step=edge.start_step or 0,
-    )
+    count = versions_per_step(graph, edge)
+    sends = [
+        Instruction(
+            id=f"send_weights {source} => {target}" + ("" if count == 1 else f" {firing + 1}/{count}"),
+            kind=InstructionKind.SEND_WEIGHTS,
+            pool=pool_of[source].name,
+            role=source,
+            edge=edge.id,
+            firing=firing,
+            firings=count,
+            every_steps=edge.every_steps or 1,
+            start_step=edge.start_step or 0,
+        )
+        for firing in range(count)
+    ]
     receive = Instruction(
         id=f"receive_weights {source} => {target}",
         kind=InstructionKind.RECEIVE_WEIGHTS,
@@ -140,7 +165,10 @@ def _transfer(graph: Graph, edge: Edge, pool_of: dict[str, Pool]) -> list[Draft]
         every_steps=gcd(*(op.every_steps for op in readers)),
         epilogue=True,
     )
-    return [Draft(send, Phase.TRAIN), Draft(receive, phase_of(graph.role(target).kind, readers[0].method))]
+    return [
+        *(Draft(send, Phase.TRAIN) for send in sends),
+        Draft(receive, phase_of(graph.role(target).kind, readers[0].method)),
+    ]
 
 
 def _save(role: str, pool: Pool, run: StageRun) -> Draft:

@@ -15,6 +15,7 @@ import networkx as nx
 from flowrl.compiler.emit.instructions import Draft, instructions_of, role_of_end
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import EdgeKind, Graph
+from flowrl.graph.interactions import interactions
 from flowrl.program.phases import PHASES, Phase
 from flowrl.program.program import Instruction, InstructionKind
 
@@ -32,17 +33,33 @@ def in_order(drafts: Sequence[Draft], graph: Graph) -> tuple[Draft, ...]:
     """The drafts in a topological order of the step; deterministic."""
     by_id = {draft.instruction.id: draft for draft in drafts}
     keys = _keys(drafts, graph)
+    members = _members(drafts, graph)
+    head = {id: first for first, group in members.items() for id in group}
 
     def key(id: str) -> tuple[int, int, int, int]:
         return keys[id]
 
     digraph: nx.DiGraph[str] = nx.DiGraph()
-    digraph.add_nodes_from(by_id)
-    digraph.add_edges_from([*_data_arcs(drafts, graph), *_role_arcs(drafts)])
+    digraph.add_nodes_from(members)
+    digraph.add_edges_from((head[a], head[b]) for a, b in [*_data_arcs(drafts, graph), *_role_arcs(drafts)])
     try:
-        return tuple(by_id[id] for id in nx.lexicographical_topological_sort(digraph, key=key))
+        order = nx.lexicographical_topological_sort(digraph, key=key)
+        return tuple(by_id[id] for first in order for id in members[first])
     except nx.NetworkXUnfeasible as cycle:
         raise InternalError(f"graph `{graph.name}` has a cycle within a step") from cycle
+
+
+def _members(drafts: Sequence[Draft], graph: Graph) -> dict[str, tuple[str, ...]]:
+    """What has one place in the order: an interaction's instructions by the first of them, everything else alone."""
+    found: dict[str, tuple[str, ...]] = {}
+    tied = {op: group for group in interactions(graph) for op in group}
+    for draft in drafts:
+        own = draft.instruction
+        group = tied.get(own.op or "", ())
+        ids = tuple(d.instruction.id for d in drafts if d.instruction.op in group)
+        if not ids or own.id == ids[0]:
+            found[own.id] = ids or (own.id,)
+    return found
 
 
 def _data_arcs(drafts: Sequence[Draft], graph: Graph) -> list[Arc]:
@@ -57,7 +74,8 @@ def _data_arcs(drafts: Sequence[Draft], graph: Graph) -> list[Arc]:
 
 
 def _role_arcs(drafts: Sequence[Draft]) -> list[Arc]:
-    """Within a role: weights received, then everything that reads them, updates in turn, then send, then save."""
+    """Within a role: weights received, then everything that reads them, then updates in turn, each version sent after
+    the update that makes it and before the next one, then save."""
     by_role: dict[str, list[Instruction]] = defaultdict(list)
     for draft in drafts:
         by_role[draft.instruction.role].append(draft.instruction)
@@ -67,13 +85,22 @@ def _role_arcs(drafts: Sequence[Draft]) -> list[Arc]:
             [i for i in own if i.kind is InstructionKind.RECEIVE_WEIGHTS],
             [i for i in own if i.kind is InstructionKind.RUN and not _is_update(i)],
             [i for i in own if _is_update(i)],
-            [i for i in own if i.kind is InstructionKind.SEND_WEIGHTS],
             [i for i in own if i.kind is InstructionKind.SAVE],
         )
         kept = [group for group in groups if group]
         arcs.extend((a.id, b.id) for before, after in pairwise(kept) for a in before for b in after)
         arcs.extend((a.id, b.id) for a, b in pairwise(groups[2]))
+        for send in (i for i in own if i.kind is InstructionKind.SEND_WEIGHTS):
+            arcs.extend(_around(send, groups))
     return arcs
+
+
+def _around(send: Instruction, groups: Sequence[Sequence[Instruction]]) -> list[Arc]:
+    """What comes before a send and what after it."""
+    receives, reads, updates, saves = groups
+    made = len(updates) * (send.firing + 1) // send.firings
+    before = updates[made - 1 : made] or [*receives, *reads]
+    return [*((a.id, send.id) for a in before), *((send.id, b.id) for b in [*updates[made : made + 1], *saves])]
 
 
 def _is_update(instruction: Instruction) -> bool:

@@ -15,10 +15,10 @@ from flowrl.compiler.emit.instructions import Draft, drafts
 from flowrl.compiler.emit.order import in_order
 from flowrl.compiler.emit.residency import with_residency
 from flowrl.diag.diagnostic import InternalError
-from flowrl.graph.graph import EdgeKind, Graph
+from flowrl.graph.graph import Graph
 from flowrl.plan.plan import Pool, StageRun
 from flowrl.program.check import check
-from flowrl.program.program import Channel, Instruction, Program, Stream
+from flowrl.program.program import Channel, ChannelKind, Instruction, Program, Stream
 
 
 def emit(graph: Graph, pools: Sequence[Pool], run: StageRun) -> Program:
@@ -40,11 +40,6 @@ def emit(graph: Graph, pools: Sequence[Pool], run: StageRun) -> Program:
 def _require_lowered(graph: Graph) -> None:
     if not graph.edges and graph.declared:
         raise InternalError(f"graph `{graph.name}` has no lowered edges")
-    for edge in graph.edges:
-        if edge.kind is EdgeKind.INTERACTION:
-            raise InternalError(f"`{edge.id}`: interaction edges are not emitted yet")
-        if edge.every_updates is not None:
-            raise InternalError(f"`{edge.id}`: every_updates is not emitted yet")
 
 
 def _streams(ordered: Sequence[Draft], pools: Sequence[Pool]) -> tuple[Stream, ...]:
@@ -58,11 +53,12 @@ def _streams(ordered: Sequence[Draft], pools: Sequence[Pool]) -> tuple[Stream, .
 
 
 def _joined(streams: tuple[Stream, ...], channels: tuple[Channel, ...]) -> Program:
-    """The program, each instruction naming the channels it receives from and sends to."""
+    """The program, each instruction naming the channels it receives tokens from and sends tokens to."""
+    carrying = [channel for channel in channels if channel.kind is not ChannelKind.INTERACTION]
 
     def wired(instruction: Instruction) -> Instruction:
-        receives = tuple(channel.id for channel in channels if channel.target == instruction.id)
-        sends = tuple(channel.id for channel in channels if channel.source == instruction.id)
+        receives = tuple(channel.id for channel in carrying if channel.target == instruction.id)
+        sends = tuple(channel.id for channel in carrying if channel.source == instruction.id)
         return replace(instruction, receives=receives, sends=sends)
 
     return Program(

@@ -16,7 +16,8 @@ def with_periods(ops: Sequence[Op], declared: Sequence[Edge]) -> tuple[Op, ...]:
     """An op fires in the steps in which everything upstream of it does; a data set in those in which something reads
     it. In a cyclic graph ops are left as they are: a pass refuses it."""
     known = {op.id: op for op in ops}
-    edges = [e for e in declared if e.kind is EdgeKind.DATA and e.source in known and e.target in known]
+    follows = (EdgeKind.DATA, EdgeKind.INTERACTION)  # an environment steps when its generator does
+    edges = [e for e in declared if e.kind in follows and e.source in known and e.target in known]
     try:
         order = toposort(known, ((edge.source, edge.target) for edge in edges))
     except ValueError:
