@@ -6,15 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flowrl.compiler.lower.stage import Stage
-from flowrl.diag.diagnostic import Help
 from flowrl.diag.span import Span
 from flowrl.graph.graph import Edge, EdgeKind, Kind
 from flowrl.graph.signatures import methods
-from flowrl.spec.schema import EdgeDocument, RewardRole, RoleDocument
+from flowrl.spec.schema import EdgeDocument, RoleDocument
 
 KINDS = {"->": EdgeKind.DATA, "=>": EdgeKind.WEIGHTS, "<->": EdgeKind.INTERACTION}
-RECEIVERS = (Kind.GENERATOR, Kind.SCORER)
-"""Kinds of role that weights edges may enter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +53,7 @@ def lower_edges(stage: Stage) -> tuple[tuple[Edge, ...], dict[str, CallSite]]:
             if check(stage, end, stage.span("edges", index, side, place), known)
         }
         edges += [edge for edge in _fanned(stage, index, document) if {edge.source, edge.target} <= good]
-    sites = _call_sites(stage, known)
-    return (*edges, *_routed(stage, edges, sites)), sites
+    return tuple(edges), _call_sites(stage, known)
 
 
 def check_updates(stage: Stage, sites: Iterable[CallSite]) -> None:
@@ -70,30 +66,6 @@ def check_updates(stage: Stage, sites: Iterable[CallSite]) -> None:
         other = first.setdefault(name.role, name.text)
         if other != name.text:
             stage.refuse("FR0311", site.span, role=name.role, other=other)
-
-
-def check_weights(stage: Stage, edges: tuple[Edge, ...]) -> None:
-    """FR0301 for weights edges that leave anything but an updated trainer or enter anything but its like."""
-    updated = {e.target.partition(".")[0] for e in edges if e.kind is EdgeKind.DATA and ".update" in e.target}
-    for edge in edges:
-        if edge.kind is EdgeKind.WEIGHTS:
-            _check_weights(stage, edge, updated)
-
-
-def _check_weights(stage: Stage, edge: Edge, updated: set[str]) -> None:
-    source, target = stage.document.roles[edge.source], stage.document.roles[edge.target]
-    if source.kind != Kind.TRAINER:
-        problem, fix = f"`{edge.source}` is a {source.kind} and makes no weights", "start the edge at a trainer"
-    elif target.kind not in RECEIVERS:
-        problem, fix = f"`{edge.target}` is a {target.kind} and takes no weights", "end the edge at a generator"
-    elif edge.source not in updated:
-        problem, fix = f"no edge reaches `{edge.source}.update`", f"draw an edge to `{edge.source}.update`"
-    elif head_of(stage, source) != head_of(stage, target):
-        heads = f"`{edge.source}` has head {head_of(stage, source)}, `{edge.target}` {head_of(stage, target)}"
-        problem, fix = heads, "join roles with models of the same head"
-    else:
-        return
-    stage.refuse("FR0301", edge.span, [Help(text=fix)], problem=problem, fix=fix)
 
 
 def head_of(stage: Stage, role: RoleDocument) -> str | None:
@@ -196,32 +168,3 @@ def _call_sites(stage: Stage, known: set[str]) -> dict[str, CallSite]:
                 if found is None or rank < found[0]:
                     places[end] = (rank, stage.span("edges", index, side, place))
     return {end: CallSite(parse_name(end), span) for end, (_, span) in places.items() if end in known}
-
-
-def _routed(stage: Stage, edges: list[Edge], sites: dict[str, CallSite]) -> list[Edge]:
-    """A router's inner calls: each routed reward reads what the router is fed, and the router reads it. Adds their
-    sites."""
-    derived: list[Edge] = []
-    for id, site in tuple(sites.items()):
-        role = stage.document.roles.get(site.name.role)
-        if not isinstance(role, RewardRole) or role.router is None:
-            continue
-        label = "" if site.name.label is None else f"@{site.name.label}"
-        for value, route in role.router.routes.items():
-            span = stage.span("roles", site.name.role, "router", "routes", value)
-            if not isinstance(stage.document.roles.get(route), RewardRole):
-                stage.refuse_name("FR0201", span, route, _rewards(stage))
-                continue
-            inner = f"{route}.score{label}"
-            sites.setdefault(inner, CallSite(parse_name(inner), span, derived=True))
-            feeds = [edge for edge in edges if edge.target == id and edge.kind is EdgeKind.DATA]
-            derived += [_inner(edge.source, inner, span) for edge in feeds] + [_inner(inner, id, span)]
-    return derived
-
-
-def _inner(source: str, target: str, span: Span | None) -> Edge:
-    return Edge(id=f"{source} -> {target}", kind=EdgeKind.DATA, source=source, target=target, derived=True, span=span)
-
-
-def _rewards(stage: Stage) -> list[str]:
-    return [name for name, role in stage.document.roles.items() if isinstance(role, RewardRole)]

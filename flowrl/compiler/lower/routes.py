@@ -1,0 +1,123 @@
+"""Rewards made of other rewards: what routers and combinations name, and the inner calls of a router.
+
+A router is fed once; each reward it routes to is fed the same, and the router reads it. These edges are derived: shown,
+never written. Which value of the column goes where, and whether every value has a reward, is seen by the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from msgspec.structs import replace
+
+from flowrl.compiler.lower.edges import CallSite, parse_name
+from flowrl.compiler.lower.stage import Stage
+from flowrl.diag.span import Span
+from flowrl.graph.algorithms import find_cycle
+from flowrl.graph.graph import Edge, EdgeKind
+from flowrl.spec.schema import RewardRole
+
+Parts = Mapping[str, Mapping[str, str]]
+"""Reward role → key of its block → the role that the key names."""
+
+
+def check_rewards(stage: Stage) -> None:
+    """FR0201 and FR0226 for a route or a part that names no reward, FR0234 for a block without entries, FR0233 for
+    rewards that are made of each other."""
+    parts = _parts(stage)
+    for name, block in parts.items():
+        word = _block(stage, name)
+        if not block:
+            stage.refuse("FR0234", stage.span("roles", name, *word), role=name, block=word[0])
+        for key, reward in block.items():
+            _check_part(stage, name, word, key, reward)
+    _check_round(stage, parts)
+
+
+def routed(stage: Stage, edges: Iterable[Edge], sites: dict[str, CallSite]) -> tuple[Edge, ...]:
+    """The edges with those of inner calls behind them, routers within routers too; adds the sites of inner calls."""
+    found = {edge.id: edge for edge in edges}
+    known = -1
+    while known != len(found):
+        known = len(found)
+        for site in tuple(sites.values()):
+            _route(stage, site, found, sites)
+    return tuple(found.values())
+
+
+def _route(stage: Stage, site: CallSite, found: dict[str, Edge], sites: dict[str, CallSite]) -> None:
+    label = "" if site.name.label is None else f"@{site.name.label}"
+    routes = {f"{reward}.score{label}": span for reward, span in _routes(stage, site)}
+    into = [e for e in found.values() if e.target == site.name.text and e.kind is EdgeKind.DATA]
+    feeds = [e for e in into if e.source not in routes]
+    for inner, span in routes.items():
+        sites.setdefault(inner, CallSite(parse_name(inner), span, derived=True))
+        for edge in (*(_fed(feed, inner, span) for feed in feeds), _read(inner, site.name.text, span)):
+            found.setdefault(edge.id, edge)
+
+
+def _routes(stage: Stage, site: CallSite) -> Iterator[tuple[str, Span | None]]:
+    """The rewards that a call of a router goes to, each once, with the first place that names it."""
+    role = stage.document.roles.get(site.name.role)
+    if not isinstance(role, RewardRole) or role.router is None or site.name.method != "score":
+        return
+    seen: set[str] = set()
+    for value, reward in role.router.routes.items():
+        if reward not in seen and isinstance(stage.document.roles.get(reward), RewardRole):
+            seen.add(reward)
+            yield reward, stage.span("roles", site.name.role, "router", "routes", value)
+
+
+def _fed(feed: Edge, inner: str, span: Span | None) -> Edge:
+    """The inner call is fed what its router is fed, and as often."""
+    return replace(feed, id=f"{feed.source} -> {inner}", target=inner, derived=True, span=span)
+
+
+def _read(inner: str, router: str, span: Span | None) -> Edge:
+    return Edge(id=f"{inner} -> {router}", kind=EdgeKind.DATA, source=inner, target=router, derived=True, span=span)
+
+
+def _parts(stage: Stage) -> Parts:
+    found: dict[str, Mapping[str, str]] = {}
+    for name, role in stage.document.roles.items():
+        if not isinstance(role, RewardRole):
+            continue
+        if role.router is not None:
+            found[name] = role.router.routes
+        if role.combine is not None:
+            found[name] = {part: part for part in role.combine}
+    return found
+
+
+def _block(stage: Stage, name: str) -> tuple[str, ...]:
+    """The path of its entries within the role."""
+    role = stage.document.roles[name]
+    return ("router", "routes") if isinstance(role, RewardRole) and role.router is not None else ("combine",)
+
+
+def _check_part(stage: Stage, name: str, word: tuple[str, ...], key: str, reward: str) -> None:
+    of_route = word[0] == "router"
+    span = (stage.span if of_route else stage.key_span)("roles", name, *word, key)
+    role = stage.document.roles.get(reward)
+    if role is None:
+        stage.refuse_name("FR0201", span, reward, _rewards(stage, name))
+    elif not isinstance(role, RewardRole):
+        known = ", ".join(_rewards(stage, name)) or "there is none"
+        what = "a route leads" if of_route else "a combination adds up"
+        stage.refuse("FR0226", span, name=reward, kind=role.kind, what=what, known=known)
+
+
+def _check_round(stage: Stage, parts: Parts) -> None:
+    """FR0233 once a cycle."""
+    left = {(name, reward) for name, block in parts.items() for reward in block.values() if reward in parts}
+    while cycle := find_cycle(sorted({end for pair in left for end in pair}), left):
+        name, following = cycle[0], (*cycle, cycle[0])[1]
+        key = next(key for key, reward in parts[name].items() if reward == following)
+        path = " -> ".join(f"`{each}`" for each in (*cycle, cycle[0]))
+        stage.refuse("FR0233", stage.span("roles", name, *_block(stage, name), key), role=name, path=path)
+        left.discard((name, following))
+
+
+def _rewards(stage: Stage, but: str) -> list[str]:
+    roles = stage.document.roles
+    return [name for name, role in roles.items() if isinstance(role, RewardRole) and name != but]

@@ -1,0 +1,46 @@
+"""FR03 what an edge may join and say."""
+
+from flowrl.diag.catalogue.code import Code
+
+CODES: tuple[Code, ...] = (
+    Code(
+        id="FR0330",
+        headline="key of another arrow",
+        label="`{key}` belongs to {arrows}, not to `{arrow}`",
+        help="keys of `{arrow}` are: {known}",
+    ),
+    Code(
+        id="FR0331",
+        headline="interaction between wrong ends",
+        label="{problem}",
+        why="`<->` couples generators, on its left, with an environment's step; records leave from the generators",
+        help="{fix}",
+    ),
+    Code(
+        id="FR0332",
+        headline="two first messages",
+        label="`{edge}` gives `{generate}` a first message, and so does `{reset}`",
+        why="an episode has exactly one first message: from the data or from the environment's reset",
+        help="delete this edge; the reset hands the data's columns on",
+    ),
+    Code(
+        id="FR0333",
+        headline="weights into a frozen generator",
+        label="`{role}` is frozen, and this edge gives it new weights",
+        help="delete the edge, or `frozen: true`",
+    ),
+    Code(
+        id="FR0334",
+        headline="rows of two sample spaces",
+        label="`{op}` reads {here} of one space and {there} of another",
+        why="each call of `generate` makes samples of its own; those of two calls never match row by row",
+        help="take the other's by prompt, one row each: `inputs: {{{slot}: {choice}}}`",
+    ),
+    Code(
+        id="FR0335",
+        headline="weights of two trainers in one role",
+        label="`{role}` gets weights from `{source}`, and from `{other}`",
+        why="a role holds one version of one trainer's weights",
+        help="give each trainer a receiver of its own",
+    ),
+)
