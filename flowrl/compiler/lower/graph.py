@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flowrl.compiler.lower.data import lower_data
-from flowrl.compiler.lower.edges import CallSite, check_updates, check_weights, head_of, lower_edges
+from flowrl.compiler.lower.edge_checks import check_attributes, check_interactions, check_weights
+from flowrl.compiler.lower.edges import CallSite, check_updates, head_of, lower_edges
+from flowrl.compiler.lower.effects import check_effects
 from flowrl.compiler.lower.ops import check_inputs, lower_op
 from flowrl.compiler.lower.params import engine_params, forward_params, optimizer_params
 from flowrl.compiler.lower.periods import with_periods
+from flowrl.compiler.lower.routes import check_rewards, routed
 from flowrl.compiler.lower.stage import Stage
+from flowrl.compiler.lower.texts import with_texts
 from flowrl.diag.diagnostic import FlowError
 from flowrl.diag.span import Span
 from flowrl.graph.graph import Edge, Graph, Kind, Model, Op, Refill, Role, Schedule, Step
@@ -31,13 +35,18 @@ def lower_stage(spec: FlowSpec, index: int) -> Graph:
     """
     stage = Stage(spec, index)
     _check_roles(stage)
-    declared, sites = lower_edges(stage)
+    written, sites = lower_edges(stage)
+    check_attributes(stage)
+    check_rewards(stage)
+    declared = routed(stage, written, sites)
     _check_labels(stage, sites)
     check_updates(stage, sites.values())
-    if not stage.problems:  # an unknown name alone would make weights edges look wrong
-        check_weights(stage, declared)
+    if not stage.problems:  # an unknown name alone would make other edges look wrong
+        check_interactions(stage, written)
+        check_weights(stage, written)
     ops = [op for site in sites.values() if (op := _lower(stage, site, declared)) is not None]
     check_inputs(stage, ops)
+    check_effects(stage, sites)
     if stage.problems:
         raise FlowError(stage.problems)
     document = stage.document
@@ -45,7 +54,7 @@ def lower_stage(spec: FlowSpec, index: int) -> Graph:
         name=document.name,
         models=_models(stage),
         roles=(*_data_roles(ops, stage), *_roles(stage)),
-        ops=with_periods(ops, declared),
+        ops=with_periods(with_texts(ops, declared), declared),
         declared=declared,
         step=Step(
             prompts=document.step.prompts,
