@@ -15,7 +15,7 @@ from math import ceil
 
 import networkx as nx
 
-from flowrl.graph.algorithms import reachable
+from flowrl.graph.algorithms import reachable, toposort
 from flowrl.graph.graph import EdgeKind, Graph, Op
 from flowrl.graph.params import DataParams, EstimateParams, FilterParams, GenerateParams
 from flowrl.graph.records import data_links
@@ -51,16 +51,30 @@ class _Count:
 
 
 class Rows:
-    """Row counts of one graph. Pure; made once and asked often."""
+    """Row counts of one graph, whose data edges must be acyclic (ValueError). Pure; made once and asked often."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self._ops = {op.id: op for op in graph.ops}
-        self._above = _sources(graph)
-        self._together = _interacting(graph)
-        self._trained = trained_ops(graph)
-        self._upstream: dict[str, frozenset[str]] = {}
-        self._dropping = [op for op in graph.ops if isinstance(op.params, FilterParams) and op.params.action == "drop"]
+        above = _sources(graph)
+        pairs = [(source, target) for target, sources in above.items() for source in sources]
+        together = _interacting(graph)
+        self._spaces: dict[str, frozenset[str]] = {}
+        self._sets: dict[str, frozenset[str]] = {}
+        for id in toposort(self._ops, pairs):
+            params = self._ops[id].params
+            own = frozenset({id}) if isinstance(params, DataParams) else frozenset[str]()
+            self._sets[id] = own.union(*(self._sets[source] for source in above[id]))
+            upstream = frozenset[str]().union(*(self._spaces[source] for source in above[id]))
+            opens = frozenset({id}) if isinstance(params, GenerateParams) else own | upstream
+            self._spaces[id] = together.get(id, opens)
+        self._spaces = {id: self._generated(space) for id, space in self._spaces.items()}
+        trained = trained_ops(graph)
+        self._stepwise = trained | reachable(trained, pairs)
+        dropping = [op for op in graph.ops if isinstance(op.params, FilterParams) and op.params.action == "drop"]
+        self._below = {f.id: reachable([f.id], pairs) - {f.id} for f in dropping}
+        """Each dropping filter and the ops below it."""
+        self._feeding = {f.id: reachable([f.id], [(b, a) for a, b in pairs]) - {f.id} for f in dropping}
 
     def bounds(self, op: Op) -> RowBounds:
         """Rows of `op` a step."""
@@ -78,83 +92,74 @@ class Rows:
     def samples_per_prompt(self, op: Op) -> int:
         """Samples of each prompt that `op` makes or reads, before any filter; 1 where nothing generates. A field that
         `inputs:` took from another call of generate does not count."""
-        space = [self._ops[id].params for id in self.space(op)]
+        space = [self._ops[id].params for id in self._spaces[op.id]]
         made = [p.samples_per_prompt for p in space if isinstance(p, GenerateParams)]
         paired = any(isinstance(p, DataParams) and p.chosen is not None for p in space)
         return max(made, default=PAIR if paired and op.granularity is not Granularity.PROMPT else 1)
 
     def space(self, op: Op) -> frozenset[str]:
         """The calls of generate whose samples `op` works on; where there are none, its data sets."""
-        generated: set[str] = set()
-        data: set[str] = set()
-        seen: set[str] = set()
-        queue = [op.id]
-        while queue:
-            id = queue.pop()
-            if id in seen or id not in self._ops:
-                continue
-            seen.add(id)
-            generated |= self._together.get(id, frozenset())
-            params = self._ops[id].params
-            if isinstance(params, DataParams):
-                data.add(id)
-            if isinstance(params, GenerateParams):
-                generated.add(id)
-            elif id not in self._together:
-                queue.extend(self._above[id])
-        return frozenset(generated or data)
+        return self._spaces[op.id]
+
+    def data_sets(self, op: Op) -> frozenset[str]:
+        """The data sets whose prompts the rows of `op` belong to."""
+        return self._sets[op.id]
 
     def filters(self, op: Op) -> tuple[Op, ...]:
         """The dropping filters whose rows `op` does not see, upstream first: those above it, and for an update all of
         its space."""
-        above = self._all_above(op.id)
-        space = self.space(op) if op.method == "update" else frozenset[str]()
-        own = [f for f in self._dropping if f.id in above or (f.id != op.id and self.space(f) & space)]
-        return tuple(sorted(own, key=lambda f: (len(self._all_above(f.id)), f.id)))
+        found = [
+            id for id in self._below if op.id in self._below[id] or (op.method == "update" and self._shares(id, op))
+        ]
+        found.sort(key=lambda id: (sum(id in below for below in self._below.values()), id))
+        return tuple(self._ops[id] for id in found)
 
     def whole_set(self, op: Op) -> bool:
         """Whether the op works on all rows of a data set, not on the prompts of the step."""
-        return op.id not in self._trained and not self._trained & self._all_above(op.id)
+        return op.id not in self._stepwise
+
+    def refilled(self, op: Op) -> bool:
+        """Whether more prompts are drawn for the op's rows until enough are left."""
+        return self.graph.step.refill is not None and not self.whole_set(op) and any(self._touches(op))
+
+    def _generated(self, space: frozenset[str]) -> frozenset[str]:
+        """The generators of a space if it has any, else its data sets."""
+        return frozenset(id for id in space if isinstance(self._ops[id].params, GenerateParams)) or space
 
     def _count(self, op: Op) -> _Count | None:
         samples, step = self.samples_per_prompt(op), self.graph.step
         if self.whole_set(op):
-            sets = [self._ops[id].params for id in {op.id, *self._all_above(op.id)}]
+            sets = [self._ops[id].params for id in self._sets[op.id]]
             seeds = [p.seeds for p in sets if isinstance(p, DataParams) and p.seeds is not None]
             return _count(seeds[0], samples) if len(seeds) == 1 else None
         filters = self.filters(op)
-        refill = step.refill
-        if refill is None or not self._refilled(op):
+        if step.refill is not None and self.refilled(op):
+            drawn = ceil(step.prompts * Fraction(str(step.refill.oversample)))
+            last = set(self._touches(op)) <= {f.id for f in filters}
+            count = _refilled(step.prompts, drawn, step.refill.max_rounds, samples, filters, last)
+        else:
             count = _count(step.prompts, samples)
             for each in filters:
                 assert isinstance(each.params, FilterParams)
                 count = filtered(count.prompts, count.samples, each.params, samples)
-        else:
-            drawn = ceil(step.prompts * Fraction(str(refill.oversample)))
-            count = _refilled(step.prompts, drawn, refill.max_rounds, samples, filters, self._last(op, filters))
         return _picked(count) if self._reads_pairs(op) else count
 
-    def _refilled(self, op: Op) -> bool:
-        """Whether more prompts are drawn for the op's rows: a filter of its space or below it drops some."""
-        space = self.space(op)
-        return any(self.space(f) & space or op.id in self._all_above(f.id) for f in self._dropping)
+    def _shares(self, id: str, op: Op) -> bool:
+        """Whether the filter works in the op's space."""
+        return id != op.id and bool(self._spaces[id] & self._spaces[op.id])
 
-    def _last(self, op: Op, filters: tuple[Op, ...]) -> bool:
-        """Whether every filter that drops rows of the op's space lies above it."""
-        space = self.space(op)
-        missing = (f for f in self._dropping if f not in filters)
-        return all(not (self.space(f) & space or op.id in self._all_above(f.id)) for f in missing)
+    def _touches(self, op: Op) -> tuple[str, ...]:
+        """The filters that drop rows of the op's space, or rows made of the op's."""
+        return tuple(
+            id
+            for id in self._below
+            if id == op.id or self._shares(id, op) or op.id in self._feeding[id] | self._below[id]
+        )
 
     def _reads_pairs(self, op: Op) -> bool:
         """Whether the op trains on the two samples of each group that best_worst picks."""
         sources = (self._ops.get(i.source or "") for i in op.inputs if i.slot == "pair_sign")
         return any(isinstance(s.params, EstimateParams) and s.params.estimator == "best_worst" for s in sources if s)
-
-    def _all_above(self, id: str) -> frozenset[str]:
-        if id not in self._upstream:
-            pairs = [(target, source) for target, sources in self._above.items() for source in sources]
-            self._upstream[id] = reachable([id], pairs) - {id}
-        return self._upstream[id]
 
 
 def rows_per_step(graph: Graph, op: Op) -> RowBounds:
