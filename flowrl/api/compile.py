@@ -9,9 +9,11 @@ from flowrl import __version__
 from flowrl.api.machine import cluster_of
 from flowrl.api.sources import sources_of
 from flowrl.compiler.emit.program import emit
+from flowrl.compiler.lower.effects import warn_effects
 from flowrl.compiler.lower.graph import lower_stage
 from flowrl.compiler.lower.placement import lower_placement
 from flowrl.compiler.lower.run import lower_gate, lower_run
+from flowrl.compiler.lower.stage import Stage
 from flowrl.compiler.passes.pipeline import run_passes
 from flowrl.diag.diagnostic import Diagnostic, FlowError
 from flowrl.execution.estimate import estimate
@@ -48,6 +50,7 @@ def check_spec(spec: FlowSpec) -> Checked:
         except FlowError as error:
             found.extend(error.diagnostics)
             continue
+        found.extend(warn_effects(Stage(spec, index)))
         graphs.append(graph)
         found.extend(warnings)
     return Checked(tuple(graphs), _once(found, spec))

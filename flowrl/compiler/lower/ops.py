@@ -84,7 +84,8 @@ def _chosen(stage: Stage, role: RoleDocument, name: str, input: Input) -> Input:
 def _generator(stage: Stage, role: schema.GeneratorRole, op: Op) -> Op:
     head = head_of(stage, role) or "lm"
     block = "generate" if op.label is None else f"generate@{op.label}"
-    keys = ("max_response_tokens", "samples_per_prompt", "temperature")
+    keys = ("max_response_tokens", "max_turn_tokens", "max_context_tokens", "samples_per_prompt", "temperature")
+    keys += ("top_p", "top_k")
     return replace(
         op,
         params=params.generate_params(stage, op.role, role, op.label, head),

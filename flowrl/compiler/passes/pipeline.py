@@ -12,6 +12,9 @@ from msgspec.structs import replace
 from flowrl.compiler.passes.balance_rates import balance_rates
 from flowrl.compiler.passes.bound_lag import bound_lag, warn_stale
 from flowrl.compiler.passes.canonicalize import canonicalize
+from flowrl.compiler.passes.check_lengths import check_lengths, warn_episodes
+from flowrl.compiler.passes.check_sampling import check_sampling, warn_sampling
+from flowrl.compiler.passes.check_waits import check_waits, warn_waits
 from flowrl.compiler.passes.infer_granularity import infer_granularity
 from flowrl.compiler.passes.infer_types import infer_types
 from flowrl.compiler.passes.insert_log_probs import insert_log_probs
@@ -56,6 +59,9 @@ PASSES: tuple[Pass, ...] = (
     Pass(insert_weight_sync, requires=("prune_dead",), warn=warn_unsynced),
     Pass(infer_granularity, requires=("infer_types",)),
     Pass(bound_lag, requires=("insert_weight_sync",), warn=warn_stale),
+    Pass(check_lengths, requires=("infer_types",), warn=warn_episodes),
+    Pass(check_sampling, requires=("insert_log_probs", "insert_weight_sync"), warn=warn_sampling),
+    Pass(check_waits, requires=("insert_weight_sync",), warn=warn_waits),
     Pass(canonicalize, requires=("insert_weight_sync",)),
 )
 
