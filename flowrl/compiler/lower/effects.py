@@ -131,8 +131,6 @@ def _generator(stage: Stage, name: str, role: schema.GeneratorRole) -> Iterator[
             yield (block, key), f"the model of `{name}` {what}"
         if not _in_turns(stage, name):
             yield (block, "max_turn_tokens"), f"no `<->` couples `{name}` with an environment, so it takes no turns"
-    if role.frozen and (trainer := _weights_into(stage, name)) is not None:
-        yield ("frozen",), f"`{trainer} => {name}` brings new weights"
 
 
 def _reward(stage: Stage, name: str, role: schema.RewardRole) -> Iterator[Idle]:
@@ -250,7 +248,3 @@ def _of_assumptions(stage: Stage) -> Iterator[Idle]:
 def _in_turns(stage: Stage, name: str) -> bool:
     turns = (edge for edge in stage.document.edges if edge.arrow == "<->")
     return any(end.partition(".")[0] == name for edge in turns for end in (*edge.sources, *edge.targets))
-
-
-def _weights_into(stage: Stage, name: str) -> str | None:
-    return next((e.sources[0] for e in stage.document.edges if e.arrow == "=>" and name in e.targets), None)

@@ -36,8 +36,7 @@ CODES: tuple[Code, ...] = (
         headline="training on greedy samples",
         severity="warning",
         label="`{rollout}` is greedy, and `{op}` trains on it with loss `{loss}`",
-        why="at temperature 0 all samples of a prompt are equal, and none was drawn from a distribution that a ratio could "
-        "be of",
+        why="at temperature 0 all samples of a prompt are equal, and none was drawn at the probability it is given",
         help="give `{role}.generate` a temperature above 0; a greedy call of its own has a label, such as "
         "`generate@val: {{temperature: 0.0}}`",
     ),

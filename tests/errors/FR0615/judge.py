@@ -1,0 +1,2 @@
+def parse(answer: str) -> float:
+    return float(answer)
