@@ -1,4 +1,4 @@
-"""Reading a flow's file: what can go wrong before there is any text."""
+"""Reading a flow's file: what can go wrong before there is any text, and the text with one kind of line end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def read_text(path: str | Path, wanted: str = "a flow's YAML file") -> str:
     except FileNotFoundError:
         raise FlowError(diagnose("FR0001", helps=_near_files(file), file=shown, wanted=wanted)) from None
     except IsADirectoryError:
-        helps = [Help(text=f"name a file in it, for example `{file / name}`") for name in _flows(file)[:1]]
+        helps = [Help(text=f"name a file in it, for example `{file / name}`") for name in flow_names(file)[:1]]
         raise FlowError(diagnose("FR0002", helps=helps, file=shown, problem="it is a folder")) from None
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or str(error)
@@ -41,7 +41,13 @@ def _decoded(data: bytes, shown: str) -> str:
         raise FlowError(diagnose("FR0003", file=shown, problem=problem)) from None
 
 
-def _flows(folder: Path) -> list[str]:
+def normal_text(text: str) -> str:
+    """Without a byte order mark, with `\n` as the end of every line."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+
+
+def flow_names(folder: Path) -> list[str]:
+    """Names of the YAML files in a folder, sorted; none where it cannot be read."""
     try:
         return sorted(entry.name for entry in folder.iterdir() if entry.suffix in (".yaml", ".yml"))
     except OSError:
@@ -49,7 +55,7 @@ def _flows(folder: Path) -> list[str]:
 
 
 def _near_files(file: Path) -> list[Help]:
-    near = near_names(file.name, _flows(file.parent))
+    near = near_names(file.name, flow_names(file.parent))
     if near:
         return [Help(text=f"a file with a near name exists: `{file.parent / near[0]}`")]
     if not file.parent.exists():

@@ -17,6 +17,8 @@ FILE = "--set"
 _FLAG = re.compile(r"(?P<path>[^=\s]+?)\s*=(?P<value>.*)\Z", re.DOTALL)
 NAMED = ("models", "data", "roles", "vars", "pools", "groups")
 """Mappings by names that the flow gives: a flag changes an entry and makes none."""
+FILES = "include"
+"""No flag gives it: files are merged before flags."""
 INHERITED = ("models", "data", "vars", "cluster", "run")
 
 
@@ -95,6 +97,7 @@ def apply_settings(root: MappingNode, settings: Sequence[Setting], report: list[
             report.append(useless)
             continue
         try:
+            _check_not_files(setting)
             changed = _set(root, setting.keys, setting.value, ())
         except FlowError as error:
             report.extend(error.diagnostics)
@@ -102,6 +105,13 @@ def apply_settings(root: MappingNode, settings: Sequence[Setting], report: list[
         assert isinstance(changed, MappingNode)
         root = changed
     return root
+
+
+def _check_not_files(setting: Setting) -> None:
+    key, span = setting.keys[-1]
+    if key == FILES and (len(setting.keys) == 1 or setting.keys[0][0] == "stages"):
+        helps = [Help(text="name the file in the flow: `include: [base.yaml]`")]
+        raise FlowError(diagnose("FR0120", span, helps=helps, problem="files are merged before flags"))
 
 
 def _set(node: Node, keys: tuple[tuple[str, Span], ...], value: Node, path: Path) -> Node:

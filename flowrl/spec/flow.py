@@ -14,6 +14,7 @@ Path = tuple[str | int, ...]
 
 class OriginKind(StrEnum):
     FILE = "file"
+    INCLUDE = "include"
     PRESET = "preset"
     FLAG = "flag"
     PYTHON = "python"
@@ -53,6 +54,10 @@ class FlowSpec:
             if origin is not None and (origin.value or origin.key):
                 return origin.value or origin.key
         return None
+
+    def origin_of(self, *path: str | int) -> Origin:
+        """Where the value at `path` came from: DEFAULT where nobody wrote it."""
+        return self.origins.get(path) or Origin(kind=OriginKind.DEFAULT)
 
     def key_span(self, *path: str | int) -> Span | None:
         """Span of the key at `path`, else what `span` gives."""

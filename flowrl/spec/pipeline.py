@@ -1,5 +1,5 @@
-"""Text or a raw tree → FlowSpec. The order: flags that choose presets, presets, flags, variables, edges, inheritance,
-schema, rules of the document. As many faults as can be told apart are reported in one run."""
+"""Text or a raw tree → FlowSpec. The order: included files, flags that choose presets, presets, flags, variables,
+edges, inheritance, schema, rules of the document. As many faults as can be told apart are reported in one run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
 from flowrl.spec.check import INHERITED, check_document, missing_step
 from flowrl.spec.edges import resolve_edges
-from flowrl.spec.files import read_text
+from flowrl.spec.files import normal_text, read_text
 from flowrl.spec.flags import FILE as FLAGS
 from flowrl.spec.flags import apply_settings, parse_settings
 from flowrl.spec.flow import FlowSpec
+from flowrl.spec.include import Includes, apply_includes
 from flowrl.spec.presets import Presets, apply_presets
 from flowrl.spec.schema import FlowDocument, StageDocument
 from flowrl.spec.tree import Entry, MappingNode, Node, SequenceNode, merge, origins, plain_value
@@ -38,7 +39,7 @@ def load(path: str | FilePath, sets: Sequence[str] = ()) -> FlowSpec:
 
 def loads(text: str, file: str = "<text>", folder: str = ".", sets: Sequence[str] = ()) -> FlowSpec:
     """The flow of a YAML text. `folder` is where its relative paths start. Raises FlowError (FR00, FR01)."""
-    text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
+    text = normal_text(text)
     root = read_yaml(text, file)
     if not isinstance(root, MappingNode) or not root.entries:
         problem = "the document is empty" if root is None else "the document is not a mapping"
@@ -62,14 +63,15 @@ def build(
 ) -> FlowSpec:
     """The flow of a raw tree, from either front door. Raises FlowError (FR01)."""
     report: list[Diagnostic] = []
-    presets = Presets()
+    presets, includes = Presets(), Includes()
     settings = parse_settings(sets, report)
+    root = apply_includes(root, file, folder, includes)
     root = apply_settings(root, [setting for setting in settings if setting.is_use], report)
     root = apply_presets(root, presets)
     root = apply_settings(root, [setting for setting in settings if not setting.is_use], report)
     root = render_variables(root, report)
     root = _resolve_all_edges(root, report)
-    texts = {**text, **presets.text} | ({FLAGS: "\n".join(sets)} if sets else {})
+    texts = {**text, **includes.text, **presets.text} | ({FLAGS: "\n".join(sets)} if sets else {})
     made = _documents(root, texts, presets, report)
     report.extend(check_document(root))
     if report or made is None:

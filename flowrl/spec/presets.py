@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -76,9 +75,3 @@ def _added(base: Entry | None, over: Entry | None) -> Entry | None:
         return over
     items: tuple[Node, ...] = (*base.node.items, *over.node.items)
     return replace(over, node=replace(over.node, items=items, flow=False))
-
-
-def asked_for(presets: Presets, span: Span) -> Span | None:
-    """Where the document asks for the preset that `span` lies in."""
-    asked: Mapping[str, Span] = presets.asked
-    return asked.get(span.file)

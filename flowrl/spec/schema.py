@@ -72,6 +72,9 @@ class StageDocument(Document):
     """Of the stage; a plain flow's only stage has the flow's name."""
     use: str | None = None
     """Preset it starts from. None once resolved."""
+    include: Strings = ()
+    """YAML files with keys that this one overrides, later files over earlier ones, all over the preset. Paths start
+    at the including file. Default none, and none once resolved."""
     vars: dict[str, Any] = Field(default_factory=dict)
     """Values for `{{ … }}`, over the file's. Default none."""
     cluster: Cluster = "local"
@@ -107,6 +110,9 @@ class FlowDocument(Document):
     """Of the flow: letters, digits, - and _."""
     use: str | None = None
     """Preset it starts from. None once resolved."""
+    include: Strings = ()
+    """YAML files with keys that this one overrides, later files over earlier ones, all over the preset. Paths start
+    at the including file. Default none, and none once resolved."""
     vars: dict[str, Any] = Field(default_factory=dict)
     """Values for `{{ … }}` in scalars. Default none."""
     cluster: Cluster = "local"
