@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowrl.api.compile import Checked, check_spec, compile_spec
+from flowrl.api.graphs import STOPS, graphs_after
 from flowrl.api.places import folder_of
 from flowrl.diag.diagnostic import FlowError, diagnose
+from flowrl.graph.graph import Graph
+from flowrl.graph.text import print_graph
 from flowrl.plan.io import dumps, loads, read
 from flowrl.plan.plan import Plan
+from flowrl.report.show import render_graphs
 from flowrl.report.text import render_plan
 from flowrl.spec import json_schema, load, to_yaml
 from flowrl.spec.flow import FlowSpec
@@ -50,6 +54,17 @@ def plan(file: FilePath, sets: Sequence[str] = (), cluster: str | None = None) -
 def render(plan: Plan, width: int = 100, color: bool = False, ascii: bool = False) -> str:
     """The plan as text."""
     return render_plan(plan, width=width, color=color, ascii=ascii)
+
+
+def draw(graphs: Sequence[Graph], name: str, width: int = 100, color: bool = False, ascii: bool = False) -> str:
+    """The graphs of a flow's stages as drawings and tables."""
+    return render_graphs(name, graphs, width=width, color=color, ascii=ascii)
+
+
+def canonical(graphs: Sequence[Graph]) -> str:
+    """The graphs in their canonical text; `flowrl.graph.text.parse_graph` reads each of them back."""
+    titles = [f"# stage {graph.name}\n" if len(graphs) > 1 else "" for graph in graphs]
+    return "\n".join(title + print_graph(graph) for title, graph in zip(titles, graphs, strict=True))
 
 
 def expand(file: FilePath, sets: Sequence[str] = ()) -> str:
@@ -117,11 +132,15 @@ def export(run_folder: FilePath, output: FilePath, step: int | None = None, role
 
 
 __all__ = [
+    "STOPS",
     "Checked",
+    "canonical",
     "check",
+    "draw",
     "dumps",
     "expand",
     "export",
+    "graphs_after",
     "load",
     "loads",
     "plan",

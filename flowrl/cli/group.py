@@ -98,7 +98,7 @@ class UnknownName(click.UsageError):
         self.known = known
 
 
-ALL_NAMES = 12
+ALL_NAMES = 16
 """As many names are listed when none of them is near."""
 
 
@@ -117,7 +117,8 @@ def usage_help(error: click.UsageError) -> str | None:
     if near:
         article = "an" if what[0] in "aeiou" else "a"
         return f"{article} {what} with a near name exists: {', '.join(near)}"
-    return f"the {what}s are {', '.join(known)}" if len(known) <= ALL_NAMES else None
+    plural = f"{what}es" if what.endswith("s") else f"{what}s"
+    return f"the {plural} are {', '.join(known)}" if len(known) <= ALL_NAMES else None
 
 
 def usage_text(error: click.UsageError) -> str:

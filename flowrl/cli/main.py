@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
+from msgspec import to_builtins
 
 from flowrl import __version__
 from flowrl.cli.group import FlowGroup, UnknownName, run_group, voice_of
@@ -167,6 +168,31 @@ def expand(context: click.Context, file: Path, sets: tuple[str, ...], **_: objec
     voice = voice_of(context)
     text = api.expand(file, sets=sets)
     voice.data(as_json({"flow": text}) if voice.json else text)
+
+
+@flowrl.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--after", metavar="PASS", help="Print the graph's canonical text after this pass; `lowered`: before any."
+)
+@sets_option
+@output_options
+@click.pass_context
+def show(context: click.Context, file: Path, after: str | None, sets: tuple[str, ...], **_: object) -> None:
+    """Draw the dataflow of FILE as it is after all passes, or print its graph after one of them."""
+    from flowrl import api
+
+    if after is not None and after not in api.STOPS:
+        raise UnknownName("pass", after, list(api.STOPS), context)
+    voice = voice_of(context)
+    spec = api.load(file, sets)
+    graphs = api.graphs_after(spec, after or api.STOPS[-1])
+    if voice.json:
+        voice.data(as_json([to_builtins(graph) for graph in graphs]))
+    elif after is not None:
+        voice.data(api.canonical(graphs))
+    else:
+        voice.data(api.draw(graphs, spec.document.name, voice.width, has_color(sys.stdout), is_ascii(sys.stdout)))
 
 
 @flowrl.command()
