@@ -67,11 +67,28 @@ class DataParams(msgspec.Struct, frozen=True, kw_only=True, tag="data"):
     balance_rates."""
     seeds: int | None = None
     mix: dict[str, float] = {}
+    """Of a mix: each source's part of the prompts; they add up to 1."""
+    sources: dict[str, DataParams] = {}
+    """Of a mix: the data sets that it draws from."""
     tag: str | None = None
+    """Of a mix: the column that receives the name of the row's source."""
     chosen: str | None = None
     rejected: str | None = None
     images: str | None = None
     template: str | None = None
+
+    @property
+    def paired(self) -> bool:
+        """Whether its rows are pairs of responses."""
+        return self.chosen is not None or any(source.paired for source in self.sources.values())
+
+    def has(self, column: str) -> bool:
+        """Whether every row has the kept column or tag: of a mix all sources must have it."""
+        if column == self.tag:
+            return True
+        if self.sources:
+            return all(source.has(column) for source in self.sources.values())
+        return column in self.keep
 
 
 class GenerateParams(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):

@@ -89,12 +89,21 @@ class Rows:
         count = self._count(op)
         return RowBounds(least=0, most=None) if count is None else RowBounds(*count.prompts)
 
+    def nominal(self, op: Op) -> tuple[int, int]:
+        """Prompts and samples that stand for the op where counts are random: the most that a filter may leave; where
+        prompts are drawn again, those of one round. Of a whole data set: one prompt."""
+        count = self._count(op)
+        if count is None:
+            return 1, self.samples_per_prompt(op)
+        place = 0 if self.refilled(op) else 1
+        return count.prompts[place], count.prompts[0] * self._width(op) if place == 0 else count.samples[1]
+
     def samples_per_prompt(self, op: Op) -> int:
         """Samples of each prompt that `op` makes or reads, before any filter; 1 where nothing generates. A field that
         `inputs:` took from another call of generate does not count."""
         space = [self._ops[id].params for id in self._spaces[op.id]]
         made = [p.samples_per_prompt for p in space if isinstance(p, GenerateParams)]
-        paired = any(isinstance(p, DataParams) and p.chosen is not None for p in space)
+        paired = any(isinstance(p, DataParams) and p.paired for p in space)
         return max(made, default=PAIR if paired and op.granularity is not Granularity.PROMPT else 1)
 
     def space(self, op: Op) -> frozenset[str]:
@@ -121,6 +130,10 @@ class Rows:
     def refilled(self, op: Op) -> bool:
         """Whether more prompts are drawn for the op's rows until enough are left."""
         return self.graph.step.refill is not None and not self.whole_set(op) and any(self._touches(op))
+
+    def _width(self, op: Op) -> int:
+        """Samples of a prompt that the op works on."""
+        return PAIR if self._reads_pairs(op) else self.samples_per_prompt(op)
 
     def _generated(self, space: frozenset[str]) -> frozenset[str]:
         """The generators of a space if it has any, else its data sets."""

@@ -99,7 +99,7 @@ def _without(value: Any, keys: tuple[str, ...]) -> Any:
     return {k: v if k in _USERS else _without(v, keys) for k, v in mapping.items() if k not in keys}
 
 
-_USERS = ("args", "extra", "inline", "lora", "mix")
+_USERS = ("args", "extra", "inline", "lora", "mix", "sources")
 
 
 def _unordered(value: dict[str, Any]) -> dict[str, Any]:

@@ -46,6 +46,18 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
 
 
+DTYPES = (
+    *("bool", "i8", "u8", "i16", "i32", "i64", "f16", "bf16", "f32", "f64"),
+    *("str", "bytes", "json", "messages", "image"),
+)
+"""Types of one value; dims may follow in brackets."""
+
+
+def element(dtype: str) -> str:
+    """The type of one value, without dims."""
+    return dtype.partition("[")[0]
+
+
 def dtypes_agree(have: str, want: str | None) -> bool:
     """Whether a column of dtype `have` fits a slot that wants `want` (None: anything).
 

@@ -12,7 +12,8 @@ from flowrl.compiler.lower.data import lower_data
 from flowrl.compiler.lower.edge_checks import check_attributes, check_interactions, check_weights
 from flowrl.compiler.lower.edges import CallSite, check_updates, head_of, lower_edges
 from flowrl.compiler.lower.effects import check_effects
-from flowrl.compiler.lower.ops import check_inputs, lower_op
+from flowrl.compiler.lower.mixes import check_mixes
+from flowrl.compiler.lower.ops import check_inputs, lower_op, with_starts
 from flowrl.compiler.lower.params import engine_params, forward_params, optimizer_params
 from flowrl.compiler.lower.periods import with_periods
 from flowrl.compiler.lower.routes import check_rewards, routed
@@ -20,7 +21,7 @@ from flowrl.compiler.lower.stage import Stage
 from flowrl.compiler.lower.texts import with_texts
 from flowrl.diag.diagnostic import FlowError
 from flowrl.diag.span import Span
-from flowrl.graph.graph import Edge, Graph, Kind, Model, Op, Refill, Role, Schedule, Step
+from flowrl.graph.graph import Graph, Kind, Model, Op, Refill, Role, Schedule, Step
 from flowrl.spec.flow import FlowSpec
 from flowrl.spec.schema import GeneratorRole, RefillDocument, RoleDocument, ShapeDocument, TrainerRole
 
@@ -35,6 +36,7 @@ def lower_stage(spec: FlowSpec, index: int) -> Graph:
     """
     stage = Stage(spec, index)
     _check_roles(stage)
+    check_mixes(stage)
     written, sites = lower_edges(stage)
     check_attributes(stage)
     check_rewards(stage)
@@ -44,11 +46,12 @@ def lower_stage(spec: FlowSpec, index: int) -> Graph:
     if not stage.problems:  # an unknown name alone would make other edges look wrong
         check_interactions(stage, written)
         check_weights(stage, written)
-    ops = [op for site in sites.values() if (op := _lower(stage, site, declared)) is not None]
+    ops = [op for site in sites.values() if (op := _lower(stage, site)) is not None]
+    ops = with_starts(stage, ops, declared)
     check_inputs(stage, ops)
     check_effects(stage, sites)
     if stage.problems:
-        raise FlowError(stage.problems)
+        raise FlowError(problem for i, problem in enumerate(stage.problems) if problem not in stage.problems[:i])
     document = stage.document
     return Graph(
         name=document.name,
@@ -73,8 +76,8 @@ def lower_stage(spec: FlowSpec, index: int) -> Graph:
     )
 
 
-def _lower(stage: Stage, site: CallSite, declared: Iterable[Edge]) -> Op | None:
-    return lower_data(stage, site) if site.name.role == DATA else lower_op(stage, site, declared)
+def _lower(stage: Stage, site: CallSite) -> Op | None:
+    return lower_data(stage, site) if site.name.role == DATA else lower_op(stage, site)
 
 
 def _check_roles(stage: Stage) -> None:

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from flowrl.compiler.lower import params
 from flowrl.compiler.lower.edges import CallSite, head_of
+from flowrl.compiler.lower.mixes import kept
 from flowrl.compiler.lower.stage import Stage
 from flowrl.compiler.lower.user_functions import inputs_of, signature_of
 from flowrl.diag.diagnostic import Diagnostic
 from flowrl.graph import signatures
-from flowrl.graph.graph import Edge, Input, Kind, Op
-from flowrl.graph.params import CallParams, ForwardParams
+from flowrl.graph.algorithms import backward, reachable
+from flowrl.graph.graph import Edge, EdgeKind, Input, Kind, Op
+from flowrl.graph.params import CallParams, DataParams, EnvParams, ForwardParams
 from flowrl.graph.signatures import FIELDS, slot
-from flowrl.graph.types import Field, Granularity, Unit
+from flowrl.graph.types import DTYPES, Field, Granularity, Unit, element
 from flowrl.spec import schema
 from flowrl.spec.schema import RoleDocument
 
+COMPARING = ("function", "judge")
+"""Flavours of a reward that can compare the samples of a group."""
+_IMAGES = slot("images", optional=True)
 
-def lower_op(stage: Stage, site: CallSite, edges: Iterable[Edge]) -> Op | None:
+
+def lower_op(stage: Stage, site: CallSite) -> Op | None:
     """The op that a call stands for; None where its parameters are at fault (the stage then has the problem)."""
     name = site.name
     role = stage.document.roles[name.role]
@@ -41,12 +47,20 @@ def lower_op(stage: Stage, site: CallSite, edges: Iterable[Edge]) -> Op | None:
     op = _LOWER[role.kind](stage, role, plain)
     if op is None:
         return None
-    if role.kind == Kind.ENV and name.method == "reset":
-        op = replace(op, inputs=_reset_inputs(stage, op, edges))
     if head_of(stage, role) == "denoiser":
         inputs, outputs = signatures.denoiser_reads(op.inputs), signatures.denoiser_writes(op.outputs)
         op = replace(op, inputs=inputs, outputs=outputs)
+    if _looks(role, op):
+        op = replace(op, inputs=(*op.inputs, _IMAGES))
     return replace(op, inputs=tuple(_chosen(stage, role, name.role, input) for input in op.inputs))
+
+
+def _looks(role: RoleDocument, op: Op) -> bool:
+    """Whether a model reads the prompt, so that it also sees the prompt's images."""
+    if all(input.slot not in ("tokens", "prompt") for input in op.inputs):
+        return False
+    kind = Kind(role.kind)
+    return kind in (Kind.TRAINER, Kind.SCORER) or (kind is Kind.REWARD and getattr(role, "function", None) is None)
 
 
 def check_inputs(stage: Stage, ops: Iterable[Op]) -> None:
@@ -129,7 +143,10 @@ def _estimator(stage: Stage, role: schema.EstimatorRole, op: Op) -> Op | None:
 
 def _reward(stage: Stage, role: schema.RewardRole, op: Op) -> Op | None:
     rewards = replace(FIELDS["rewards"], unit=Unit(role.unit))
-    inputs = op.inputs if op.method == "compare" else _score_inputs(stage, role, op)
+    if op.method == "compare" and role.flavour not in COMPARING:
+        stage.refuse("FR0227", op.span, role=op.role, flavour=f"`{role.flavour}`")
+        return None
+    inputs = _score_inputs(stage, role, op)
     if inputs is None:
         return None
     return replace(op, inputs=inputs, outputs=(rewards,), params=params.score_params(role))
@@ -141,9 +158,11 @@ def _score_inputs(stage: Stage, role: schema.RewardRole, op: Op) -> tuple[Input,
     if role.sandbox is not None:
         return (slot("response"), _column(role.sandbox.tests))
     if role.combine is not None:
-        return tuple(_of_role(other) for other in role.combine)
+        return tuple(_of_role(other, role.unit) for other in role.combine)
     if role.router is not None:
-        return (_column(role.router.by), *(_of_role(r) for r in dict.fromkeys(role.router.routes.values())))
+        owner, _, by = role.router.by.rpartition(".")
+        chooser = _column(by, owner or None, stage.span("roles", op.role, "router", "by"))
+        return (chooser, *(_of_role(r, role.unit) for r in dict.fromkeys(role.router.routes.values())))
     if role.flavour == "model" and head_of(stage, role) not in (None, "scalar"):
         span = stage.span("roles", op.role, "model")
         facts = {"reader": f"reward `{op.role}`", "want": "scalar", "model": role.model, "have": head_of(stage, role)}
@@ -172,16 +191,37 @@ def _env(stage: Stage, role: schema.EnvRole, op: Op) -> Op:
 
 def _function(stage: Stage, role: schema.FunctionRole, op: Op) -> Op | None:
     inputs = _function_inputs(stage, op, role.function, role.args)
-    if inputs is None:
+    outputs = tuple(Field(name=name, unit=Unit(o.unit), dtype=o.dtype) for name, o in role.outputs.items())
+    if inputs is None or not _outputs_fit(stage, op, role, outputs):
         return None
-    outputs = (Field(name=name, unit=Unit(o.unit), dtype=o.dtype) for name, o in role.outputs.items())
+    if role.unit == "prompt":
+        inputs = tuple(replace(input, unit=Unit.PROMPT) for input in inputs)
+    spans = ((f"outputs.{name}", stage.key_span("roles", op.role, "outputs", name)) for name in role.outputs)
     return replace(
         op,
         granularity=Granularity(role.unit),
         inputs=inputs,
-        outputs=tuple(outputs),
+        outputs=outputs,
         params=CallParams(function=role.function, args=dict(role.args)),
+        spans={key: span for key, span in spans if span is not None},
     )
+
+
+def _outputs_fit(stage: Stage, op: Op, role: schema.FunctionRole, outputs: Iterable[Field]) -> bool:
+    """FR0224 for an unknown type, FR0223 for what one value for each prompt cannot be."""
+    before = len(stage.problems)
+    for field in outputs:
+        span = stage.key_span("roles", op.role, "outputs", field.name)
+        if element(field.dtype) not in DTYPES:
+            span = stage.span("roles", op.role, "outputs", field.name, "dtype")
+            stage.refuse_name("FR0224", span, field.dtype, DTYPES)
+        elif role.unit == "prompt" and field.unit is not Unit.PROMPT:
+            why = "a finer reader repeats the value of a prompt for each of its rows"
+            fix = f"write `{field.name}: {{unit: prompt, dtype: {field.dtype}}}`, or another `unit:` for `{op.role}`"
+            stage.refuse(
+                "FR0223", span, op=op.id, rows="whole prompts", name=field.name, unit=field.unit, why=why, fix=fix
+            )
+    return len(stage.problems) == before
 
 
 _LOWER: Mapping[str, Callable[[Stage, Any, Op], Op | None]] = {
@@ -218,13 +258,21 @@ def _column(field: str, chosen: str | None = None, span: Any = None) -> Input:
     return Input(slot=field, field=field, chosen=chosen, span=span if chosen is not None else None)
 
 
-def _of_role(role: str) -> Input:
-    """The rewards of one of several reward roles."""
-    return Input(slot=role, field="rewards", unit=Unit.SAMPLE, dtype="f32", chosen=role)
+def _of_role(role: str, unit: str) -> Input:
+    """The rewards of one of several reward roles, no finer than those made of them."""
+    return Input(slot=role, field="rewards", unit=Unit(unit), dtype="f32", chosen=role)
 
 
-def _reset_inputs(stage: Stage, op: Op, edges: Iterable[Edge]) -> tuple[Input, ...]:
-    """An environment starts from the prompt's id (its seed) and the columns that its data sets keep."""
-    sets = [e.source.partition(".")[2] for e in edges if e.target == op.id and e.source.startswith("data.")]
-    columns = dict.fromkeys(column for name in sets for column in params.kept(stage, name))
-    return (slot("prompt_id"), *(_column(column) for column in columns))
+def with_starts(stage: Stage, ops: Sequence[Op], declared: Iterable[Edge]) -> list[Op]:
+    """An environment starts from the prompt's id (its seed) and the columns that the data sets above it keep."""
+    known = {op.id: op for op in ops}
+    pairs = [(edge.source, edge.target) for edge in declared if edge.kind is EdgeKind.DATA]
+    resets = [op.id for op in ops if op.method == "reset" and isinstance(op.params, EnvParams)]
+    for id in resets:
+        upstream = reachable([id], backward(pairs))
+        above = [op for op in known.values() if op.id in upstream]
+        columns = dict.fromkeys(name for op in above if isinstance(op.params, DataParams) for name in kept(op.params))
+        role = stage.document.roles[known[id].role]
+        inputs = (slot("prompt_id"), *(_column(column) for column in columns))
+        known[id] = replace(known[id], inputs=tuple(_chosen(stage, role, known[id].role, input) for input in inputs))
+    return list(known.values())

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
+from flowrl.compiler.lower.mixes import longest_prompt
 from flowrl.compiler.lower.stage import Stage
 from flowrl.graph.params import (
     CorrectionParams,
@@ -23,43 +26,44 @@ from flowrl.graph.params import (
 from flowrl.graph.signatures import ESTIMATORS, LOSSES
 from flowrl.spec.blocks import ClipDocument, EngineDocument, GenerateDocument, KlDocument
 from flowrl.spec.roles import EnvRole, EstimatorRole, FilterRole, GeneratorRole, RewardRole, TrainerRole
-from flowrl.spec.sections import DataDocument
 
 OWN_KEYS = ("gamma", "lam", "coef", "step_weight")
 """Parameters that belong to some estimators only."""
 DENOISER_KEYS = ("denoise_steps", "eta", "height", "width", "noise_per")
 
 
-def data_params(stage: Stage, name: str, data: DataDocument) -> DataParams:
-    return DataParams(
+def data_params(stage: Stage, name: str, also: tuple[str, ...] = ()) -> DataParams:
+    """Of a data set, with those of its sources if it is a mix, which must end. `also` are columns that a mix keeps of
+    each of its sources."""
+    data = stage.document.data[name]
+    own = DataParams(
         source=data.source or "",
         prompt=data.prompt,
         response=data.response,
-        keep=kept(stage, name),
+        keep=tuple(dict.fromkeys((*data.keep, *also))),
         args=dict(data.args),
         max_prompt_tokens=data.max_prompt_tokens,
         on_long=data.on_long,
         order=data.order,
         seeds=data.seeds,
-        mix={other: float(share) for other, share in (data.mix or {}).items()},
         tag=data.tag,
         chosen=data.chosen,
         rejected=data.rejected,
         images=data.images,
         template=data.template,
     )
-
-
-def kept(stage: Stage, name: str) -> tuple[str, ...]:
-    """Columns that stay in the record: the set's own and, of a mix, those of its sources."""
-    data = stage.document.data[name]
-    of_sources = (column for other in data.mix or () for column in _keep(stage, other))
-    return tuple(dict.fromkeys((*data.keep, *of_sources)))
-
-
-def _keep(stage: Stage, name: str) -> tuple[str, ...]:
-    data = stage.document.data.get(name)
-    return () if data is None else data.keep
+    if not data.mix:
+        return own
+    shares = {other: float(share) for other, share in data.mix.items() if other in stage.document.data}
+    sources = {other: data_params(stage, other, own.keep) for other in shares}
+    whole = sum(shares.values())
+    return replace(
+        own,
+        mix={other: share / whole for other, share in shares.items()},
+        sources=sources,
+        keep=tuple(dict.fromkeys(column for source in sources.values() for column in source.keep)),
+        max_prompt_tokens=longest_prompt(own, sources.values()),
+    )
 
 
 def generate_params(stage: Stage, name: str, role: GeneratorRole, label: str | None, head: str) -> GenerateParams:

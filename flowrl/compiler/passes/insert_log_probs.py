@@ -117,7 +117,7 @@ def _new(graph: Graph, update: Op) -> Op:
     signature = op_signature(role.kind, "log_probs", None)
     assert signature is not None
     assert isinstance(update.params, UpdateParams)
-    names = ("tokens", "loss_mask", "latents", "sigmas")
+    names = ("tokens", "loss_mask", "latents", "sigmas", "images")
     source = _tokens(update)
     rollout = next((op for op in graph.ops if op.id == source), update)
     taken = {op.id for op in graph.ops}

@@ -24,12 +24,6 @@ CODES: tuple[Code, ...] = (
         help="delete this edge; the reset hands the data's columns on",
     ),
     Code(
-        id="FR0333",
-        headline="weights into a frozen generator",
-        label="`{role}` is frozen, and this edge gives it new weights",
-        help="delete the edge, or `frozen: true`",
-    ),
-    Code(
         id="FR0334",
         headline="rows of two sample spaces",
         label="`{op}` reads {here} of one space and {there} of another",

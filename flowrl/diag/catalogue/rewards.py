@@ -44,12 +44,6 @@ CODES: tuple[Code, ...] = (
         help="{fix}",
     ),
     Code(
-        id="FR0229",
-        headline="key of another data set",
-        label="`{key}` {problem}",
-        help="{fix}",
-    ),
-    Code(
         id="FR0230",
         headline="shares do not add up",
         label="the shares of `{name}` add up to {total}",
