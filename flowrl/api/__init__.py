@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flowrl.api.compile import Checked, check_spec, compile_spec
 from flowrl.api.graphs import STOPS, graphs_after
 from flowrl.api.places import folder_of
+from flowrl.compiler.lower.effects import idle
 from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.graph.graph import Graph
 from flowrl.graph.text import print_graph
@@ -20,6 +21,7 @@ from flowrl.plan.plan import Plan
 from flowrl.report.show import render_graphs
 from flowrl.report.text import render_plan
 from flowrl.spec import json_schema, load, to_yaml
+from flowrl.spec.expand import expanded
 from flowrl.spec.flow import FlowSpec
 
 if TYPE_CHECKING:
@@ -67,9 +69,14 @@ def canonical(graphs: Sequence[Graph]) -> str:
     return "\n".join(title + print_graph(graph) for title, graph in zip(titles, graphs, strict=True))
 
 
-def expand(file: FilePath, sets: Sequence[str] = ()) -> str:
-    """The flow with its preset, variables and flags worked in, as YAML."""
-    return to_yaml(load(file, sets))
+def expand(file: FilePath, sets: Sequence[str] = (), origins: bool = False) -> str:
+    """The flow with its preset, included files, variables and flags worked in, as YAML.
+
+    With `origins` every default is filled in and every value stands on a line of its own, with a comment that says
+    where it came from: `preset NAME:LINE`, `FILE:LINE`, `--set` or `default`.
+    """
+    spec = load(file, sets)
+    return expanded(spec, idle(spec)) if origins else to_yaml(spec)
 
 
 def schema() -> dict[str, Any]:

@@ -16,7 +16,7 @@ from flowrl.spec.tree import MARKS
 WIDTH = 110
 """Longest entry written in braces on one line, characters."""
 
-_FIRST = ("kind", "model", "backend")
+FIRST = ("kind", "model", "backend")
 """Keys of a role that stand before its others."""
 
 
@@ -88,7 +88,7 @@ def to_yaml(spec: FlowSpec) -> str:
 
 def _written(document: dict[str, Any]) -> dict[str, Any]:
     """What the language spells differently from the documents: edges, labels, kinds by name."""
-    made = {key: _plain(value) for key, value in document.items()}
+    made = {key: escaped(value) for key, value in document.items()}
     if "roles" in made:
         made["roles"] = {name: _role(name, role) for name, role in made["roles"].items()}
     if "edges" in made:
@@ -98,12 +98,21 @@ def _written(document: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _plain(value: Any) -> Any:
+def scalar(value: str | int | float | bool | None) -> str:
+    """One value on one line, in quotes where it would be read with another type or as something else."""
+    if isinstance(value, str) and not value.isprintable():
+        return json.dumps(value)
+    dump: Any = getattr(yaml, "dump")  # noqa: B009  (its stubs are partly unknown)
+    text: str = dump(value, Dumper=_DUMPER, allow_unicode=True, width=1 << 30)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def escaped(value: Any) -> Any:
     """Texts that look like templates become templates that give them."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in cast("dict[str, Any]", value).items()}
+        return {key: escaped(item) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        return [_plain(item) for item in cast("list[Any]", value)]
+        return [escaped(item) for item in cast("list[Any]", value)]
     if isinstance(value, str) and any(mark in value for mark in MARKS):
         return f"{{{{ {json.dumps(value, ensure_ascii=False)} }}}}"
     return value
@@ -111,7 +120,7 @@ def _plain(value: Any) -> Any:
 
 def _role(name: str, role: dict[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {}
-    for key in sorted(role, key=lambda key: _FIRST.index(key) if key in _FIRST else len(_FIRST)):
+    for key in sorted(role, key=lambda key: FIRST.index(key) if key in FIRST else len(FIRST)):
         if key == LABELLED:
             made.update({f"{LABEL_PREFIX}{label}": item for label, item in role[key].items()})
         elif key != "kind" or DEFAULT_KINDS.get(name) != role[key]:
@@ -119,8 +128,13 @@ def _role(name: str, role: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
+def edge_text(edge: Mapping[str, Any]) -> str:
+    """`a, b -> c, d`."""
+    return f"{', '.join(edge['sources'])} {edge['arrow']} {', '.join(edge['targets'])}"
+
+
 def _edge(edge: Mapping[str, Any]) -> Any:
-    text = f"{', '.join(edge['sources'])} {edge['arrow']} {', '.join(edge['targets'])}"
+    text = edge_text(edge)
     rest = {key: value for key, value in edge.items() if key not in ("sources", "arrow", "targets")}
     return {"edge": text, **rest} if rest else text
 

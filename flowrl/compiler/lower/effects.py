@@ -17,7 +17,7 @@ from flowrl.diag.diagnostic import Diagnostic, diagnose
 from flowrl.graph.graph import Kind
 from flowrl.graph.signatures import LOSSES, methods
 from flowrl.spec import schema
-from flowrl.spec.flow import OriginKind
+from flowrl.spec.flow import FlowSpec, OriginKind
 from flowrl.spec.schema import RoleDocument
 
 Path = tuple[str | int, ...]
@@ -53,6 +53,17 @@ def warn_effects(stage: Stage) -> tuple[Diagnostic, ...]:
         for path, why in found
         if _written(stage, path)
     )
+
+
+def idle(spec: FlowSpec) -> frozenset[Path]:
+    """Where keys of the document change nothing, whether anybody wrote them or not."""
+    return frozenset(path for index in range(len(spec.stages)) for path in _idle_in(Stage(spec, index)))
+
+
+def _idle_in(stage: Stage) -> Iterator[Path]:
+    prefix: Path = ("stages", stage.index) if stage.spec.document.stages else ()
+    found = (*_of_roles(stage, _MATHS), *_of_data(stage), *_of_roles(stage, _MACHINERY), *_of_run(stage))
+    return ((*prefix, *path) for path, _ in (*found, *_of_schedule(stage)))
 
 
 def _check_assumptions(stage: Stage, calls: Iterable[str]) -> None:
@@ -146,6 +157,8 @@ def _reward(stage: Stage, name: str, role: schema.RewardRole) -> Iterator[Idle]:
 
 def _filter(stage: Stage, name: str, role: schema.FilterRole) -> Iterator[Idle]:
     rule = f"`{name}` has `rule: {role.rule}`"
+    if role.keep_top is None or role.unit == "group":
+        yield ("within",), f"it says among which samples `keep_top` ranks, and `{name}` ranks no samples"
     if role.rule != "function":
         yield ("function",), f"{rule}, which is no function"
     if role.rule in ("truncated", "function"):
