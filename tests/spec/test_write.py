@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.spec import FlowBuilder, FlowSpec, load, loads, to_yaml
-from tests.spec.documents import flow_texts
+from tests.spec.strategies import flow_texts
 from tests.spec.flows import GRPO, STAGES, changed
 
 ROOT = Path(__file__).resolve().parents[2]
