@@ -94,8 +94,9 @@ class Schedule:
 def balance(actors: Iterable[str], channels: Sequence[Channel]) -> Balance:
     """Solve `firings(source) · produce = firings(target) · consume` exactly, component by component.
 
-    The search goes breadth first from the first actor of each component in the order given, so a conflict is told of
-    the channel farther from it. Where there are conflicts, the repetitions fit all other channels.
+    The search goes downstream, breadth first, from the first actor of each component in the order given, and upstream
+    only where that ends; a conflict is told of the channel that was not needed to get anywhere. Where there are
+    conflicts, the repetitions fit all other channels.
     """
     order = list(actors)
     beside: dict[str, list[Channel]] = {actor: [] for actor in order}
@@ -253,18 +254,28 @@ def _spread(
     rates: dict[str, Fraction],
     ways: dict[str, tuple[str, Channel] | None],
 ) -> list[str]:
-    """Give each actor of the root's component its firings per firing of the root, and the channel it was reached by."""
+    """Give each actor of the root's component its firings per firing of the root, and the channel it was reached by:
+    downstream as far as that goes, then one channel upstream, and so on."""
     rates[root], ways[root] = Fraction(1), None
     component = [root]
-    for actor in component:
-        for channel in beside[actor]:
-            other = channel.target if channel.source == actor else channel.source
+    downstream, upstream = deque([root]), deque([root])
+    while downstream or upstream:
+        forward = bool(downstream)
+        actor = downstream.popleft() if forward else upstream[0]
+        beyond = [c for c in beside[actor] if (c.source if forward else c.target) == actor]
+        fresh = [c for c in beyond if (c.target if forward else c.source) not in rates]
+        if not forward and not fresh:
+            upstream.popleft()
+        for channel in fresh if forward else fresh[:1]:
+            other = channel.target if forward else channel.source
             if other in rates:
                 continue
             ratio = Fraction(channel.produce, channel.consume)
-            rates[other] = rates[actor] * (ratio if channel.source == actor else 1 / ratio)
+            rates[other] = rates[actor] * (ratio if forward else 1 / ratio)
             ways[other] = (actor, channel)
             component.append(other)
+            downstream.append(other)
+            upstream.append(other)
     return component
 
 

@@ -182,7 +182,13 @@ def _filter(stage: Stage, role: schema.FilterRole, op: Op) -> Op | None:
         inputs = _function_inputs(stage, op, role.function, role.args)
     if inputs is None:
         return None
-    return replace(op, granularity=granularity, inputs=inputs, params=params.filter_params(role))
+    return replace(
+        op,
+        granularity=granularity,
+        inputs=inputs,
+        params=params.filter_params(role),
+        spans=stage.written_keys("roles", op.role, keys=("keep_top", "unit", "action")),
+    )
 
 
 def _env(stage: Stage, role: schema.EnvRole, op: Op) -> Op:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec.structs import replace
 
-from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
-from flowrl.graph.algorithms import reachable
-from flowrl.graph.graph import EdgeKind, Graph, Op, Step
-from flowrl.graph.params import DataParams, EstimateParams, UpdateParams
-from flowrl.graph.rates import samples_per_prompt
-from flowrl.graph.signatures import ESTIMATORS
+from flowrl.diag.diagnostic import Diagnostic, FlowError, InternalError, diagnose
+from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Op
+from flowrl.graph.params import DataParams, EstimateParams, FilterParams, UpdateParams
+from flowrl.graph.rates import crossing_inputs, step_rates, updates_per_step
+from flowrl.graph.rows import Rows, share_of, trained_ops
+from flowrl.graph.sdf import Balance, Conflict, balance
+from flowrl.graph.signatures import ESTIMATORS, LOSSES
+from flowrl.graph.sizes import nearest_divisors, nearest_multiples, nearest_shares, whole_for_share
 
 
 def balance_rates(graph: Graph) -> Graph:
@@ -19,95 +23,175 @@ def balance_rates(graph: Graph) -> Graph:
     after:  actor_train.update firings=8 (32 prompts each) · data.train prompts=128
             or FR0303 with the arithmetic and the nearest sizes that divide
 
-    Requires: bound inputs. Ensures: updates divides prompts at every update and firings = updates·epochs; groups have
-    the samples their estimator needs; a data set feeds the step's prompts where it is trained on, else all its rows.
+    Requires: bound inputs. Ensures: the firings are the repetition vector of `step_rates`, which has no conflict;
+    groups have the samples their estimator needs and stay whole; no minibatch depends on how many rows a filter leaves;
+    a data set feeds the step's prompts where it is trained on, else all its rows.
     """
-    problems = [problem for op in graph.ops for problem in _problems(graph, op)]
-    if problems:
-        raise FlowError(problems)
-    trained = _trained(graph)
-    return replace(graph, ops=tuple(_balanced(op, graph.step, op.id in trained) for op in graph.ops))
+    rows = Rows(graph)
+    problems = [problem for op in graph.ops for problem in _of_op(graph, rows, op)]
+    if not any(problem.code == "FR0313" for problem in problems):  # rows below such a filter are not known
+        rates = step_rates(graph, rows)
+        solved = balance(rates.actors, rates.channels)
+        problems += _of_conflicts(graph, rows, solved)
+        if not problems:
+            return _balanced(graph, {op.id: solved.repetitions[rates.actor_of[op.id]] for op in graph.ops})
+    raise FlowError(problems)
 
 
-def nearest_divisors(number: int, near: int) -> tuple[int, ...]:
-    """The greatest divisor of `number` below `near` and the least above it, where there is one."""
-    divisors = [d for d in range(1, number + 1) if number % d == 0]
-    below = [d for d in divisors if d < near]
-    above = [d for d in divisors if d > near]
-    return (*below[-1:], *above[:1])
+def _balanced(graph: Graph, firings: dict[str, int]) -> Graph:
+    trained = trained_ops(graph)
+
+    def fed(op: Op) -> Op:
+        op = replace(op, firings=firings[op.id])
+        if not isinstance(op.params, DataParams):
+            return op
+        return replace(op, params=replace(op.params, prompts=graph.step.prompts if op.id in trained else None))
+
+    return replace(graph, ops=tuple(map(fed, graph.ops)))
 
 
-def nearest_multiples(factor: int, near: int) -> tuple[int, ...]:
-    """The greatest positive multiple of `factor` below `near` and the least above it."""
-    below = near - near % factor
-    return (*((below,) if below else ()), below + factor)
-
-
-def _trained(graph: Graph) -> frozenset[str]:
-    """Ops whose rows an update takes."""
-    back = [(edge.target, edge.source) for edge in graph.edges if edge.kind in (EdgeKind.DATA, EdgeKind.INTERACTION)]
-    return reachable((op.id for op in graph.ops if op.method == "update"), back)
-
-
-def _balanced(op: Op, step: Step, trained: bool) -> Op:
+def _of_op(graph: Graph, rows: Rows, op: Op) -> Iterator[Diagnostic]:
+    found = (_small_group(graph, rows, op), _part_of_a_row(graph, rows, op))
+    yield from (problem for problem in found if problem is not None)
     if isinstance(op.params, UpdateParams):
-        return replace(op, firings=op.params.updates * op.params.epochs)
-    if isinstance(op.params, DataParams):
-        return replace(op, params=replace(op.params, prompts=step.prompts if trained else None))
-    return op
+        yield from _of_filters(graph, rows, op, op.params)
 
 
-def _problems(graph: Graph, op: Op) -> list[Diagnostic]:
-    found = [_indivisible(graph.step, op), _small_group(graph, op), *_mismatched(graph, op)]
-    return [problem for problem in found if problem is not None]
-
-
-def _indivisible(step: Step, op: Op) -> Diagnostic | None:
-    if not isinstance(op.params, UpdateParams) or step.prompts % op.params.updates == 0:
-        return None
-    updates = op.params.updates
-    quotient, rest = divmod(step.prompts, updates)
-    return diagnose(
-        "FR0303",
-        op.spans.get("updates") or step.spans.get("updates") or step.spans.get("prompts") or op.span,
-        op=op.id,
-        prompts=step.prompts,
-        updates=updates,
-        quotient=quotient,
-        rest=rest,
-        near_prompts=_either(nearest_multiples(updates, step.prompts)),
-        near_updates=_either(nearest_divisors(step.prompts, updates)),
-    )
-
-
-def _either(numbers: tuple[int, ...]) -> str:
-    return " or ".join(str(number) for number in numbers)
-
-
-def _small_group(graph: Graph, op: Op) -> Diagnostic | None:
+def _small_group(graph: Graph, rows: Rows, op: Op) -> Diagnostic | None:
     if isinstance(op.params, EstimateParams):
         name, least = op.params.estimator, ESTIMATORS[op.params.estimator].smallest_group
     elif op.method == "compare":
         name, least = "compare", 2
     else:
         return None
-    samples = samples_per_prompt(graph, op)
+    samples = rows.samples_per_prompt(op)
     if samples >= least:
         return None
     span = graph.step.spans.get("samples_per_prompt") or op.spans.get("estimator") or op.span
     return diagnose("FR0304", span, op=op.id, name=name, least=least, samples=samples)
 
 
-def _mismatched(graph: Graph, op: Op) -> list[Diagnostic]:
-    """Inputs that `inputs:` takes from another call of generate: by prompt, so one row each."""
-    into = (edge for edge in graph.edges if edge.target == op.id and edge.kind is EdgeKind.DATA)
-    crossing = {edge.source for edge in into if edge.derived}
-    found: list[Diagnostic] = []
-    for input in op.inputs:
-        if input.chosen is None or input.source is None or input.source not in crossing:
-            continue
-        samples = samples_per_prompt(graph, graph.op(input.source))
-        if samples != 1:
-            span = input.span or op.span
-            found.append(diagnose("FR0308", span, op=op.id, slot=input.slot, producer=input.source, samples=samples))
-    return found
+def _part_of_a_row(graph: Graph, rows: Rows, op: Op) -> Diagnostic | None:
+    """A fixed share that is no whole count, or none at all."""
+    params = op.params
+    if not isinstance(params, FilterParams) or params.keep_top is None or rows.refilled(op):
+        return None
+    prompts, samples = rows.nominal(op)
+    count, what = (prompts, "groups") if params.unit == "group" else (samples, "samples")
+    left = share_of(params.keep_top, count)
+    if count == 0 or (left.denominator == 1 and left > 0):
+        return None
+    factor = whole_for_share(params.keep_top, 1, 1 if params.unit == "group" else samples // prompts)
+    legal = [f"keep_top {_either(nearest_shares(params.keep_top, count))}"]
+    if prompts == graph.step.prompts and factor <= 16 * prompts:
+        legal.append(f"prompts {_either(nearest_multiples(factor, prompts))}")
+    span = op.spans.get("keep_top") or op.span
+    product = f"{float(left):.6g}"
+    return diagnose(
+        "FR0313",
+        span,
+        share=f"{params.keep_top:g}",
+        count=count,
+        what=what,
+        product=product,
+        legal="; or ".join(legal),
+    )
+
+
+def _of_filters(graph: Graph, rows: Rows, op: Op, params: UpdateParams) -> Iterator[Diagnostic]:
+    """What filters above an update must not do to its minibatches."""
+    filters = [(f, f.params) for f in rows.filters(op) if isinstance(f.params, FilterParams)]
+    random = [f for f, p in filters if p.keep_top is None]
+    if random and params.updates > 1 and graph.step.refill is None:
+        span = op.spans.get("updates") or graph.step.spans.get("updates") or op.span
+        yield diagnose("FR0314", span, op=op.id, updates=params.updates, filter=random[0].role)
+    if not LOSSES[params.loss].whole_groups:
+        return
+    paired = next((o for o in graph.ops if o.id in {i.source for i in op.inputs if i.slot == "pair_sign"}), None)
+    before = {f.id for f in rows.filters(paired)} if paired is not None else set[str]()
+    for each, own in filters:
+        if own.unit == "sample" and each.id not in before:
+            span = each.spans.get("unit") or each.span
+            yield diagnose("FR0315", span, filter=each.role, op=op.id, loss=params.loss)
+
+
+def _of_conflicts(graph: Graph, rows: Rows, solved: Balance) -> Iterator[Diagnostic]:
+    """One diagnostic for each update, weights edge or input that the equations leave no number of firings."""
+    told: set[tuple[str, str]] = set()
+    for conflict in solved.conflicts:
+        for key, problem in _told(graph, rows, conflict):
+            if key not in told:
+                told.add(key)
+                yield problem
+
+
+def _told(graph: Graph, rows: Rows, conflict: Conflict) -> Iterator[tuple[tuple[str, str], Diagnostic]]:
+    channel = conflict.other[-1]
+    edge = next((e for e in (*graph.edges, *graph.declared) if e.id == channel.name), None)
+    if edge is not None and edge.kind is EdgeKind.WEIGHTS:
+        yield ("publish", edge.id), _unpublished(graph, edge)
+        return
+    target = graph.op(edge.target) if edge is not None else None
+    if target is not None and isinstance(target.params, UpdateParams):
+        yield ("divide", target.id), _indivisible(graph, rows, target, target.params)
+        return
+    crossing = [i for i in crossing_inputs(rows, target) if edge and i.source == edge.source] if target else []
+    if target is None or not crossing:
+        ways = f"{conflict.known_firings} and {conflict.other_firings} firings"
+        raise InternalError(f"`{channel.name}`: {ways} of {conflict.end} for one of {conflict.start}")
+    for input in crossing:
+        yield ("cross", f"{target.id} {input.slot}"), _mismatched(graph, rows, target, input)
+
+
+def _mismatched(graph: Graph, rows: Rows, op: Op, input: Input) -> Diagnostic:
+    """A field that `inputs:` takes from another call of generate, and not one row of it for each prompt."""
+    producer = input.source or ""
+    samples = rows.samples_per_prompt(graph.op(producer))
+    return diagnose("FR0308", input.span or op.span, op=op.id, slot=input.slot, producer=producer, samples=samples)
+
+
+def _indivisible(graph: Graph, rows: Rows, op: Op, params: UpdateParams) -> Diagnostic:
+    """`updates` minibatches of equal size do not make up the prompts, less what filters with a fixed share take."""
+    step, updates = graph.step, params.updates
+    prompts = rows.nominal(op)[0]
+    quotient, rest = divmod(prompts, updates)
+    return diagnose(
+        "FR0303",
+        op.spans.get("updates") or step.spans.get("updates") or step.spans.get("prompts") or op.span,
+        op=op.id,
+        prompts=prompts,
+        left="" if prompts == step.prompts else f" that filters leave of {step.prompts}",
+        updates=updates,
+        quotient=quotient,
+        rest=rest,
+        near_prompts=_either(nearest_multiples(_factor(rows, op, updates), step.prompts)),
+        near_updates=_either(nearest_divisors(prompts, updates)),
+    )
+
+
+def _factor(rows: Rows, op: Op, updates: int) -> int:
+    """Numbers of prompts that are legal for so many updates are the multiples of this, or of a multiple of it."""
+    for each in rows.filters(op):
+        if isinstance(each.params, FilterParams) and each.params.keep_top is not None and not rows.refilled(op):
+            updates = whole_for_share(each.params.keep_top, updates)
+    return updates
+
+
+def _unpublished(graph: Graph, edge: Edge) -> Diagnostic:
+    assert edge.every_updates is not None
+    updates = updates_per_step(graph, edge.source)
+    quotient, rest = divmod(updates, edge.every_updates)
+    return diagnose(
+        "FR0312",
+        edge.span,
+        source=edge.source,
+        updates=updates,
+        every=edge.every_updates,
+        quotient=quotient,
+        rest=rest,
+        near_every=_either(nearest_divisors(updates, edge.every_updates)),
+    )
+
+
+def _either(numbers: tuple[int | str, ...]) -> str:
+    return " or ".join(str(number) for number in numbers)

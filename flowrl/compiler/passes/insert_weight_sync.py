@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from flowrl.diag.diagnostic import Diagnostic, diagnose
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Kind
+from flowrl.graph.rates import versions_per_step
 
 
 def insert_weight_sync(graph: Graph) -> Graph:
@@ -13,9 +14,10 @@ def insert_weight_sync(graph: Graph) -> Graph:
 
     before: declared actor_train => actor_infer                (schedule.max_lag 0)
     after:  weights actor_train => actor_infer tokens=1        the version loaded at the start
-            at max_lag 2: tokens=3
+            at max_lag 2: tokens=3; with p versions a step (every_updates): tokens = p + max_lag
 
-    Requires: dead roles removed. Ensures: a declared weights edge between live roles is lowered; tokens = 1 + max_lag.
+    Requires: dead roles removed. Ensures: a declared weights edge between live roles is lowered; its tokens are the
+    versions of one step and max_lag more.
     """
     live = {role.name for role in graph.roles}
     declared = (e for e in graph.declared if e.kind is EdgeKind.WEIGHTS and {e.source, e.target} <= live)
@@ -35,4 +37,5 @@ def warn_unsynced(graph: Graph) -> tuple[Diagnostic, ...]:
 
 
 def _lowered(graph: Graph, edge: Edge) -> Edge:
-    return replace(edge, origin=(edge.id,), tokens=edge.tokens or 1 + graph.schedule.max_lag)
+    max_lag = edge.tokens - 1 if edge.tokens else graph.schedule.max_lag
+    return replace(edge, origin=(edge.id,), tokens=versions_per_step(graph, edge) + max_lag)

@@ -20,7 +20,7 @@ CODES: tuple[Code, ...] = (
     Code(
         id="FR0303",
         headline="batch does not divide",
-        label="{prompts} prompts / {updates} updates leave {rest} over",
+        label="{prompts} prompts{left} / {updates} updates leave {rest} over",
         why="each of the {updates} updates of `{op}` takes the same number of prompts: "
         "{prompts} = {updates}·{quotient} + {rest}",
         help="nearest legal sizes: prompts {near_prompts}; or updates {near_updates}",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrl.compiler.passes.balance_rates import nearest_divisors, nearest_multiples
 from flowrl.graph.graph import Graph
 from flowrl.graph.params import DataParams, GenerateParams
+from flowrl.graph.sizes import nearest_divisors, nearest_multiples
 from tests.compiler.flows import GRPO, compiled, refused
 
 
