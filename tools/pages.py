@@ -3,7 +3,8 @@
     python tools/pages.py            # write them
     python tools/pages.py --check    # exit 1 and name those that are not as written
 
-README.md gets the picture of a plan, docs/reference/flow.md the keys of the language, docs/errors/README.md the codes.
+README.md gets the picture of a plan, docs/reference/flow.md the keys of the language, docs/reference/presets.md the
+presets, docs/errors/README.md the codes.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any, cast
 
 from flowrl import api
 from flowrl.diag.catalogue import CODES
+from flowrl.spec.presets import preset_head, preset_names
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURED = "examples/ppo_7b.yaml"
@@ -36,6 +38,14 @@ here.
 A role's `kind` may be left out for `actor_train` and `critic` (trainer), `actor_infer` (generator), `reference`
 (scorer), `reward` (reward) and `advantage` (estimator). An edge is written `a, b -> c` (data), `a => b` (weights) or
 `a <-> b` (interaction), or as a mapping `{edge: "a -> b", …}` with the keys of `Edge` beside the arrow.
+"""
+
+PRESETS_HEAD = """# Presets
+
+A preset is a flow in YAML that ships with FlowRL: `use: NAME` starts from it, and your own keys override its. Nothing
+in it is code. `flowrl init --preset NAME` writes a first flow with what must be given; `flowrl expand --origins FILE`
+shows every value of a flow and where it came from. Presets that need what is not built yet check and plan; `run` says
+so before anything starts.
 """
 
 CODES_HEAD = """# Codes
@@ -67,6 +77,16 @@ def codes() -> str:
         for code in sorted(CODES.values(), key=lambda code: code.id)
     ]
     return CODES_HEAD + "\n".join(rows) + "\n"
+
+
+def presets() -> str:
+    """docs/reference/presets.md: what each preset is, its paper, and what a flow must give."""
+    parts = [PRESETS_HEAD]
+    for name in preset_names():
+        head = preset_head(name)
+        link = f"[`{name}`](../../flowrl/presets/{name}.yaml)"
+        parts.append(f"\n## {name}\n\n{head.what}\n\n- File: {link}\n- Paper: {head.paper}\n- You give: {head.give}\n")
+    return "".join(parts)
 
 
 def flow() -> str:
@@ -137,6 +157,7 @@ def type_of(value: Json) -> str:
 PAGES: Mapping[str, Callable[[], str]] = {
     "README.md": readme,
     "docs/reference/flow.md": flow,
+    "docs/reference/presets.md": presets,
     "docs/errors/README.md": codes,
 }
 

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowrl.api.compile import Checked, check_spec, compile_spec
+from flowrl.api.fix import MOST_ROUNDS, Fixed, fix_once, joined
 from flowrl.api.graphs import STOPS, graphs_after
+from flowrl.api.init import init
 from flowrl.api.places import folder_of
 from flowrl.compiler.lower.effects import idle
 from flowrl.diag.diagnostic import FlowError, diagnose
@@ -43,6 +45,19 @@ def check(file: FilePath, sets: Sequence[str] = (), cluster: str | None = None) 
         return Checked(found.graphs, compile_spec(spec, cluster).diagnostics)
     except FlowError as error:
         return Checked((), error.diagnostics)
+
+
+def fix(file: FilePath, sets: Sequence[str] = (), cluster: str | None = None) -> tuple[list[Fixed], Checked]:
+    """Check a flow file and make every edit that is certain, until none is left: the changed files, and what the last
+    check found. Only the file itself and what it includes from its own folder is changed."""
+    changed: list[Fixed] = []
+    for _ in range(MOST_ROUNDS):
+        checked = check(file, sets, cluster)
+        fixed = fix_once(checked.diagnostics, Path(file).parent)
+        if not fixed:
+            return changed, checked
+        changed = joined(changed, fixed)
+    return changed, check(file, sets, cluster)
 
 
 def plan(file: FilePath, sets: Sequence[str] = (), cluster: str | None = None) -> Plan:
@@ -141,13 +156,16 @@ def export(run_folder: FilePath, output: FilePath, step: int | None = None, role
 __all__ = [
     "STOPS",
     "Checked",
+    "Fixed",
     "canonical",
     "check",
     "draw",
     "dumps",
     "expand",
     "export",
+    "fix",
     "graphs_after",
+    "init",
     "load",
     "loads",
     "plan",

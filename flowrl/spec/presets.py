@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from flowrl.diag.diagnostic import FlowError, Help, diagnose
+from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
 from flowrl.spec.flow import OriginKind
@@ -31,7 +31,41 @@ def preset_names() -> list[str]:
 
 
 def preset_text(name: str) -> str:
+    """The file of the preset, as it ships."""
     return (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True, slots=True)
+class PresetHead:
+    """What the remark at the top of a preset says."""
+
+    what: str
+    """What it is: `GRPO: advantages from groups …`."""
+    paper: str
+    give: str
+    """What a flow that uses it must give."""
+
+
+def preset_head(name: str) -> PresetHead:
+    remark = [line[1:].strip() for line in preset_text(name).splitlines() if line.startswith("#")]
+    what, _, rest = " ".join(remark).partition(" Paper: ")
+    paper, _, give = rest.partition(" You give: ")
+    return PresetHead(what, paper, give)
+
+
+def preset_tree(name: str) -> MappingNode:
+    """The preset as it is written, each value with its place in `preset:NAME`."""
+    tree = read_yaml(preset_text(name), f"{PREFIX}{name}", OriginKind.PRESET)
+    assert isinstance(tree, MappingNode)
+    return tree
+
+
+def unknown_preset(name: str, span: Span | None) -> Diagnostic:
+    """FR0114, with the near name or all of them."""
+    known = preset_names()
+    near = near_names(name, known)
+    help_ = f"a preset with a near name exists: `{near[0]}`" if near else f"the presets are {', '.join(known)}"
+    return diagnose("FR0114", span, helps=[Help(text=help_)], name=name)
 
 
 def apply_presets(root: MappingNode, presets: Presets) -> MappingNode:
@@ -47,17 +81,12 @@ def _apply(node: MappingNode, presets: Presets) -> MappingNode:
     use = node.get("use")
     if not isinstance(use, ScalarNode) or not isinstance(use.value, str):
         return node
-    known = preset_names()
-    if use.value not in known:
-        near = near_names(use.value, known)
-        help_ = f"a preset with a near name exists: `{near[0]}`" if near else f"the presets are {', '.join(known)}"
-        raise FlowError(diagnose("FR0114", use.span, helps=[Help(text=help_)], name=use.value))
+    if use.value not in preset_names():
+        raise FlowError(unknown_preset(use.value, use.span))
     file = f"{PREFIX}{use.value}"
     presets.text[file] = preset_text(use.value)
     presets.asked.setdefault(file, use.span)
-    below = read_yaml(presets.text[file], file, OriginKind.PRESET)
-    assert isinstance(below, MappingNode)
-    return merge_flows(below.without(*_OWN), node.without("use"))
+    return merge_flows(preset_tree(use.value).without(*_OWN), node.without("use"))
 
 
 def merge_flows(base: MappingNode, over: MappingNode) -> MappingNode:

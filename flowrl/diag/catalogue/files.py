@@ -163,4 +163,16 @@ CODES: tuple[Code, ...] = (
         why="the limits of a flow hold for it together with all that it includes",
         help="move data out of the flow and name its file under `data`",
     ),
+    Code(
+        id="FR0025",
+        headline="file is already there",
+        label="`{file}` exists and is left as it is",
+        help="name another folder or file: `flowrl init --preset NAME FOLDER`",
+    ),
+    Code(
+        id="FR0026",
+        headline="file cannot be written",
+        label="`{file}`: {problem}",
+        help="name a folder that can be written",
+    ),
 )
