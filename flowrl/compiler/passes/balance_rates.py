@@ -160,7 +160,7 @@ def _indivisible(graph: Graph, rows: Rows, op: Op, params: UpdateParams) -> Diag
         op.spans.get("updates") or step.spans.get("updates") or step.spans.get("prompts") or op.span,
         op=op.id,
         prompts=prompts,
-        left="" if prompts == step.prompts else f" that filters leave of {step.prompts}",
+        left="" if prompts == step.prompts else f" (of {step.prompts}, after filters)",
         updates=updates,
         quotient=quotient,
         rest=rest,
