@@ -10,9 +10,13 @@ from msgspec.structs import replace
 from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
 from flowrl.diag.near import near_names
 from flowrl.graph.graph import Graph, Input, Kind, Op
+from flowrl.graph.params import DataParams
 from flowrl.graph.records import Records
 from flowrl.graph.signatures import FIELDS, OpSignature, makers
 from flowrl.graph.types import Field, dtypes_agree
+
+TOP = ("ref_top_log_probs", "ref_top_tokens")
+"""What a scorer writes only with `top_k`."""
 
 
 def bind(graph: Graph, records: Records, op: Op, input: Input) -> Input | Diagnostic | None:
@@ -48,19 +52,26 @@ def _chosen(graph: Graph, records: Records, op: Op, input: Input) -> Op | Diagno
     candidates = _owned(graph, op, input)
     producers = [candidate for candidate in candidates if column(candidate, input.field) is not None]
     if not producers:
-        return _no_column(op, input, candidates)
+        return _no_column(graph, op, input, candidates)
     producer = producers[0]
     own, other = space(graph, records, op.id), space(graph, records, producer.id)
     crosses = bool(own) and bool(other) and own.isdisjoint(other)
-    if producer.id in records.ancestors[op.id] or crosses:
+    if producer.id in records.ancestors[op.id] or (crosses and not _other_call(op, input, producer)):
         return producer
-    return _not_upstream(op, input, producer)
+    return _not_upstream(op, input, producer, crosses)
 
 
-def _not_upstream(op: Op, input: Input, producer: Op) -> Diagnostic:
+def _other_call(op: Op, input: Input, producer: Op) -> bool:
+    """Whether the name means the reader's own call, which the flow does not make: `role.field` read at `@label`."""
+    named = "@" in (input.chosen or "")
+    return op.label is not None and producer.label is None and not named
+
+
+def _not_upstream(op: Op, input: Input, producer: Op, crosses: bool) -> Diagnostic:
     """What `inputs:` names is made, but not upstream of its reader."""
     also = [Label(producer.span, f"`{producer.id}` makes it")] if producer.span is not None else []
-    fix = f"draw the edge `- {producer.id} -> {op.id}`"
+    call = f"{producer.id}@{op.label}" if crosses else producer.id
+    fix = f"draw the edge `- {call} -> {op.id}`"
     field = f"{input.chosen}.{input.field}"
     return diagnose("FR0206", input.span or op.span, also=also, op=op.id, field=field, fix=fix)
 
@@ -118,6 +129,9 @@ def makers_here(graph: Graph, op: Op, field: str) -> list[Op]:
 def _fix(graph: Graph, records: Records, op: Op, field: str, here: Sequence[Op]) -> str:
     if here:
         return f"`{here[0].id}` makes it: draw the edge `- {here[0].id} -> {op.id}`"
+    scorers = [o for o in graph.ops if o.method == "log_probs" and graph.role(o.role).kind is Kind.SCORER]
+    if field in TOP and scorers:
+        return f"say how many likely tokens `{scorers[0].role}` writes: `{scorers[0].role}: {{top_k: 64}}`"
     known = makers(field)
     if known:
         ops = " or ".join(f"`{s.method}` of {_maker(s)}" for s in known)
@@ -127,10 +141,16 @@ def _fix(graph: Graph, records: Records, op: Op, field: str, here: Sequence[Op])
     near = near_names(field, records.scope[op.id])
     if near:
         return f"a field with a near name is in scope: `{near[0]}`"
-    data = [o.id for o in graph.ops if _is_data(graph, o) and o.id in records.ancestors[op.id]]
+    data = [o for o in graph.ops if _is_data(graph, o) and o.id in records.ancestors[op.id]]
     if data:
-        return f"keep the column: `{data[0]}: {{keep: [{field}]}}`"
+        return f"keep the column: `{_keeper(data[0])}: {{keep: [{field}]}}`"
     return "draw an edge from the op that makes it"
+
+
+def _keeper(data: Op) -> str:
+    """The data set that can keep one more column: of a mix, a source."""
+    sources = list(data.params.sources) if isinstance(data.params, DataParams) else []
+    return f"data.{sources[0]}" if sources else data.id
 
 
 def _is_data(graph: Graph, op: Op) -> bool:
@@ -173,10 +193,15 @@ def _arrivals(graph: Graph, records: Records, op: Op, field: str, producer: str)
     return [] if span is None else [Label(span, f"`{producer}`")]
 
 
-def _no_column(op: Op, input: Input, candidates: Iterable[Op]) -> Diagnostic:
+def _no_column(graph: Graph, op: Op, input: Input, candidates: Iterable[Op]) -> Diagnostic:
     columns = sorted({field.name for o in candidates for field in o.outputs})
     owner = input.chosen or ""
     if not columns:
+        calls = sorted({_owner(o) for o in graph.ops if o.role == owner.partition("@")[0] and o.outputs})
+        if calls:
+            problem = f"`{owner}` is not called; `{'`, `'.join(calls)}` {'is' if len(calls) == 1 else 'are'}"
+            fix = f"write `{calls[0]}.{input.field}`, or draw an edge to a call of `{owner}`"
+            return diagnose("FR0219", input.span or op.span, problem=problem, fix=fix)
         problem = f"no op of `{owner}` is in the flow"
         return diagnose("FR0219", input.span or op.span, problem=problem, fix="draw an edge to it first")
     near = near_names(input.field, columns)

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 
 from flowrl.compiler.binding import bind, makers_here
 from flowrl.compiler.edges import data_edges, state_edges
-from flowrl.diag.diagnostic import Diagnostic, FlowError
+from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
+from flowrl.graph.algorithms import find_cycle
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Op
 from flowrl.graph.params import ForwardParams, GenerateParams, UpdateParams
 from flowrl.graph.records import Records, records
@@ -32,6 +33,7 @@ def infer_types(graph: Graph) -> Graph:
     ops = tuple(_bound(graph, found, op, faults) for op in graph.ops)
     if faults:
         raise FlowError(_causes(graph, found, faults))
+    _refuse_round(ops)
     ops = _with_temperature(ops)
     updates = [op for op in ops if op.method == "update"]
     trainable = {op.role for op in updates}
@@ -84,6 +86,18 @@ def _bound(graph: Graph, found: Records, op: Op, faults: list[_Fault]) -> Op:
         elif result is not None:
             inputs.append(result)
     return replace(op, inputs=tuple(inputs))
+
+
+def _refuse_round(ops: tuple[Op, ...]) -> None:
+    """FR0302 where `inputs:` of two calls of generate reach into each other; edges alone never go round here."""
+    pairs = [(i.source, op.id) for op in ops for i in op.inputs if i.source is not None]
+    cycle = find_cycle((op.id for op in ops), pairs)
+    if cycle is None:
+        return
+    chosen = (i for op in ops if op.id in cycle for i in op.inputs if i.source in cycle and i.chosen is not None)
+    span = next((i.span for i in chosen if i.span is not None), None)
+    fix = "delete one of these choices; only weights (`=>`) cross from one step to the next"
+    raise FlowError(diagnose("FR0302", span, helps=[Help(text=fix)], path=" -> ".join((*cycle, cycle[0]))))
 
 
 def _interactions(graph: Graph) -> tuple[Edge, ...]:

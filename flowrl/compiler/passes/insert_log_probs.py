@@ -42,7 +42,7 @@ def insert_log_probs(graph: Graph) -> Graph:
             problems.append(bound)
             continue
         inputs = (bound if _unbound(i) else i for i in reader.inputs)
-        changed[reader.id] = replace(reader, inputs=tuple(inputs))
+        changed[reader.id] = replace(reader, inputs=tuple(i for i in inputs if i is not None))
     if problems:
         raise FlowError(problems)
     ops = (*(changed.get(op.id, op) for op in graph.ops), *added.values())
@@ -56,11 +56,12 @@ def _unbound(input: Input) -> bool:
     return input.slot == SLOT and input.source is None
 
 
-def _bound(graph: Graph, found: Records, reader: Op, added: dict[str, Op]) -> Input | Diagnostic:
+def _bound(graph: Graph, found: Records, reader: Op, added: dict[str, Op]) -> Input | Diagnostic | None:
+    """None for an optional input that nothing makes. Where no update follows, the column is bound like any other."""
     slot = next(i for i in reader.inputs if _unbound(i))
     updates = _updates_of(graph, reader)
     if not updates:
-        return missing(graph, found, reader, SLOT)
+        return bind(graph, found, reader, slot)
     results = [_for_update(graph, found, reader, slot, update, added) for update in updates]
     problem = next((r for r in results if isinstance(r, Diagnostic)), None)
     if problem is not None:
@@ -76,13 +77,13 @@ def _bound(graph: Graph, found: Records, reader: Op, added: dict[str, Op]) -> In
 
 
 def _updates_of(graph: Graph, reader: Op) -> list[Op]:
-    """The updates whose old policy `reader` means: itself, or those that train on what an estimator makes, also by way
-    of functions."""
+    """The updates whose old policy `reader` means: itself, or those that train on what follows from it."""
     if isinstance(reader.params, UpdateParams):
         return [reader]
-    below = reachable([reader.id], ((i.source, op.id) for op in graph.ops for i in op.inputs if i.source is not None))
-    updates = (op for op in graph.ops if op.id in below)
-    return [op for op in updates if isinstance(op.params, UpdateParams) and LOSSES[op.params.loss].ratio]
+    reads = [(i.source, op.id) for op in graph.ops for i in op.inputs if i.source is not None]
+    below = reachable([reader.id], reads)
+    trained = (op for op in graph.ops if op.id in below)
+    return [op for op in trained if isinstance(op.params, UpdateParams) and LOSSES[op.params.loss].ratio]
 
 
 def _for_update(
@@ -108,7 +109,7 @@ def _tokens(op: Op) -> str | None:
 def _log_probs(graph: Graph, update: Op) -> Op | None:
     """The user's own call of log_probs on the rows that `update` trains on."""
     calls = (op for op in graph.ops if op.role == update.role and op.method == "log_probs")
-    return next((op for op in calls if _tokens(op) == _tokens(update)), None)
+    return min((op for op in calls if _tokens(op) == _tokens(update)), key=lambda op: op.id, default=None)
 
 
 def _new(graph: Graph, update: Op) -> Op:

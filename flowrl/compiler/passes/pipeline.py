@@ -19,6 +19,7 @@ from flowrl.compiler.passes.infer_granularity import infer_granularity
 from flowrl.compiler.passes.infer_types import infer_types
 from flowrl.compiler.passes.insert_log_probs import insert_log_probs
 from flowrl.compiler.passes.insert_weight_sync import insert_weight_sync, warn_unsynced
+from flowrl.compiler.passes.match_rows import match_rows
 from flowrl.compiler.passes.prune_dead import prune_dead, warn_unread
 from flowrl.compiler.passes.refuse_cycles import refuse_cycles
 from flowrl.diag.diagnostic import Diagnostic, InternalError
@@ -52,6 +53,7 @@ class Instrument(Protocol):
 
 PASSES: tuple[Pass, ...] = (
     Pass(refuse_cycles),
+    Pass(match_rows, requires=("refuse_cycles",)),
     Pass(infer_types, requires=("refuse_cycles",)),
     Pass(balance_rates, requires=("infer_types",)),
     Pass(insert_log_probs, requires=("infer_types", "balance_rates")),

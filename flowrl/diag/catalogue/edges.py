@@ -25,10 +25,9 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         id="FR0334",
-        headline="rows of two sample spaces",
-        label="`{op}` reads {here} of one space and {there} of another",
-        why="each call of `generate` makes samples of its own; those of two calls never match row by row",
-        help="take the other's by prompt, one row each: `inputs: {{{slot}: {choice}}}`",
+        headline="rows that never match",
+        label="`{op}` joins rows of {here} with rows of {there}",
+        why="records join by sample; each call of `generate` makes its own samples, each data set its own prompts",
     ),
     Code(
         id="FR0335",

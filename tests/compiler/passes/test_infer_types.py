@@ -112,7 +112,7 @@ def test_all_independent_problems_are_told_at_once() -> None:
 
 
 def test_units_broadcast_from_coarse_to_fine_only() -> None:
-    ops = [source("x"), call("a.score", ["x"], ["y"])]
+    ops = [source("x", "tokens"), call("a.score", ["x"], ["y"])]
     for want in Unit:
         slot = replace(ops[1].inputs[0], unit=want)
         flow = graph([ops[0], replace(ops[1], inputs=(slot,))], [("data.train", "a.score")])
