@@ -1,4 +1,4 @@
-"""How the command line talks: data to stdout, diagnostics to stderr, in text or JSON, with colour only on a terminal.
+"""How the command line talks: data to stdout, diagnostics to stderr, as text, JSON or SARIF; colour on a terminal only.
 
 Takes diagnostics and exceptions, gives printed lines and exit codes. Must not know what the commands do.
 """
@@ -18,12 +18,15 @@ from typing import TextIO
 
 import click
 
+from flowrl import __version__
 from flowrl.diag.diagnostic import Diagnostic, Help, Severity, diagnose
 
 USAGE = 2
 INTERRUPTED = 130
 PLAIN_WIDTH = 100
 """Columns where no terminal says how many it has."""
+PRESET = "preset:"
+"""How spans name a preset's file."""
 WIDEST = 120
 NARROWEST = 60
 
@@ -40,10 +43,20 @@ class Voice:
     def json(self) -> bool:
         return self.format == "json"
 
+    @property
+    def sarif(self) -> bool:
+        """Whether the diagnostics are the data, in the form that editors and code hosts read."""
+        return self.format == "sarif"
+
     def read_source(self, file: str) -> str | None:
-        """Text of a file that a span names, for frames; None if it cannot be read."""
+        """Text of what a span names (a file, a flag, a preset), for frames; None if it cannot be read."""
         if file in self.texts:
             return self.texts[file]
+        if file.startswith(PRESET):
+            from flowrl.spec.presets import preset_names, preset_text
+
+            name = file.removeprefix(PRESET)
+            return preset_text(name) if name in preset_names() else None
         try:
             return Path(file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
@@ -60,11 +73,14 @@ class Voice:
     def diagnostics(self, diagnostics: Sequence[Diagnostic], stream: TextIO | None = None) -> None:
         """Print diagnostics to stderr, or to `stream` where they are the data."""
         from flowrl.diag.render import render_json, render_text
+        from flowrl.diag.sarif import render_sarif
 
-        if not diagnostics and not self.json:
+        if not diagnostics and self.format == "text":
             return
-        out = stream or sys.stderr
-        if self.json:
+        out = stream or (sys.stdout if self.sarif else sys.stderr)
+        if self.sarif:
+            text = render_sarif(diagnostics, self.read_source, __version__)
+        elif self.json:
             text = render_json(diagnostics)
         else:
             text = render_text(diagnostics, self.read_source, has_color(out), self.width, is_ascii(out))
