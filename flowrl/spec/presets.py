@@ -35,12 +35,6 @@ def preset_text(name: str) -> str:
     return (FOLDER / f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def source_of(file: str) -> str | None:
-    """The text behind `preset:NAME` of a span; None for any other file."""
-    name = file.removeprefix(PREFIX)
-    return preset_text(name) if file.startswith(PREFIX) and name in preset_names() else None
-
-
 @dataclass(frozen=True, slots=True)
 class PresetHead:
     """What the remark at the top of a preset says."""
