@@ -132,9 +132,9 @@ class RouterDocument(Document):
     """Sends each sample to one of several rewards."""
 
     by: str
-    """Column that chooses."""
+    """Column that chooses, `column` or `role.column`; of a mix, its `tag`."""
     routes: dict[str, str]
-    """{value of the column: reward role}."""
+    """{value of the column: reward role}; a key may name several values, "math, gsm8k", and "*" is the rest."""
 
 
 class RewardRole(RoleBase):

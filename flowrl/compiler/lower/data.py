@@ -8,6 +8,7 @@ from flowrl.compiler.lower.params import data_params
 from flowrl.compiler.lower.stage import Stage
 from flowrl.compiler.lower.user_functions import check_call, is_function, signature_of
 from flowrl.diag.diagnostic import Diagnostic
+from flowrl.diag.span import Span
 from flowrl.graph.graph import Op
 from flowrl.graph.params import DataParams
 from flowrl.graph.types import Granularity
@@ -30,8 +31,14 @@ def lower_data(stage: Stage, site: CallSite) -> Op | None:
         outputs=columns(params),
         params=params,
         span=stage.key_span("data", name) or site.span,
-        spans=stage.written_keys("data", name, keys=("source", "keep", "prompt", "response")),
+        spans=_spans(stage, name, params),
     )
+
+
+def _spans(stage: Stage, name: str, params: DataParams) -> dict[str, Span]:
+    sources = ((f"mix.{other}", stage.key_span("data", name, "mix", other)) for other in params.sources)
+    written = stage.written_keys("data", name, keys=("source", "keep", "prompt", "response"))
+    return written | {key: span for key, span in sources if span is not None}
 
 
 def _sources_readable(stage: Stage, name: str, params: DataParams) -> bool:

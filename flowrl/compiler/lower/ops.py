@@ -13,6 +13,7 @@ from flowrl.compiler.lower.mixes import kept
 from flowrl.compiler.lower.stage import Stage
 from flowrl.compiler.lower.user_functions import inputs_of, signature_of
 from flowrl.diag.diagnostic import Diagnostic
+from flowrl.diag.span import Span
 from flowrl.graph import signatures
 from flowrl.graph.algorithms import backward, reachable
 from flowrl.graph.graph import Edge, EdgeKind, Input, Kind, Op
@@ -149,7 +150,16 @@ def _reward(stage: Stage, role: schema.RewardRole, op: Op) -> Op | None:
     inputs = _score_inputs(stage, role, op)
     if inputs is None:
         return None
-    return replace(op, inputs=inputs, outputs=(rewards,), params=params.score_params(role))
+    spans = _route_spans(stage, role, op)
+    return replace(op, inputs=inputs, outputs=(rewards,), params=params.score_params(role), spans=spans)
+
+
+def _route_spans(stage: Stage, role: schema.RewardRole, op: Op) -> dict[str, Span]:
+    if role.router is None:
+        return {}
+    path = ("roles", op.role, "router", "routes")
+    found = {f"routes.{key}": stage.key_span(*path, key) for key in role.router.routes}
+    return {key: span for key, span in (found | {"routes": stage.span(*path)}).items() if span is not None}
 
 
 def _score_inputs(stage: Stage, role: schema.RewardRole, op: Op) -> tuple[Input, ...] | None:

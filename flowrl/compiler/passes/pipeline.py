@@ -15,6 +15,7 @@ from flowrl.compiler.passes.canonicalize import canonicalize
 from flowrl.compiler.passes.check_lengths import check_lengths, warn_episodes
 from flowrl.compiler.passes.check_sampling import check_sampling, warn_sampling
 from flowrl.compiler.passes.check_waits import check_waits, warn_waits
+from flowrl.compiler.passes.cover_routes import cover_routes
 from flowrl.compiler.passes.infer_granularity import infer_granularity
 from flowrl.compiler.passes.infer_types import infer_types
 from flowrl.compiler.passes.insert_log_probs import insert_log_probs
@@ -55,6 +56,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(refuse_cycles),
     Pass(match_rows, requires=("refuse_cycles",)),
     Pass(infer_types, requires=("refuse_cycles",)),
+    Pass(cover_routes, requires=("infer_types",)),
     Pass(balance_rates, requires=("infer_types",)),
     Pass(insert_log_probs, requires=("infer_types", "balance_rates")),
     Pass(prune_dead, requires=("insert_log_probs",), warn=warn_unread),
