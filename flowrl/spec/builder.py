@@ -42,7 +42,7 @@ from flowrl.spec.handles import (
 )
 from flowrl.spec.pipeline import build
 from flowrl.spec.python_sections import PythonSections, gathered
-from flowrl.spec.python_tree import PYTHON, entry, mapping
+from flowrl.spec.python_tree import PYTHON, entry, faults_of, mapping
 from flowrl.spec.roles import DEFAULT_KINDS, LABEL_PREFIX
 from flowrl.spec.tree import SequenceNode, origins
 
@@ -289,13 +289,14 @@ class FlowBuilder(Sections):
         self._append("allow", site, [self._node(code, site.value(at)) for at, code in enumerate(codes)])
 
     def spec(self, sets: Sequence[str] = ()) -> FlowSpec:
-        """The flow, checked. Raises FlowError (FR01)."""
-        if self._report:
-            raise FlowError(self._report)
+        """The flow, checked. Raises FlowError (FR00, FR01)."""
         span = self._root.span
         root = mapping(span, [entry("flowrl", span, self._node(1, span)), *self._root.entries.values()])
         if self._stages:
             stages = SequenceNode(items=tuple(stage.node() for stage in self._stages), span=span, kind=PYTHON)
             root = root.with_entry(entry("stages", span, stages))
+        report = [*self._report, *faults_of(root)]
+        if report:
+            raise FlowError(report)
         files = sorted({origin.value.file for _, origin in origins(root) if origin.value is not None})
         return build(root, {file: source_text(file) for file in files}, FILE, self.folder, sets)

@@ -48,6 +48,12 @@ def _number(dumper: Any, value: float) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:float", repr(value))
 
 
+def _text(dumper: Any, value: str) -> yaml.ScalarNode:
+    """Line breaks of Unicode are escaped: PyYAML would write them as they are, and no reader takes them."""
+    style = '"' if any(mark in value for mark in "\x85\u2028\u2029") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+
 _CORE: Mapping[str, str] = {
     "null": r"~|null|Null|NULL|",
     "bool": r"true|True|TRUE|false|False|FALSE",
@@ -66,6 +72,7 @@ def _make_dumper() -> Any:
     dumper.add_representer(_Flow, _braces)
     dumper.add_representer(_FlowList, _brackets)
     dumper.add_representer(float, _number)
+    dumper.add_representer(str, _text)
     return dumper
 
 

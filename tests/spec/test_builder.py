@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flowrl.diag.diagnostic import Diagnostic, FlowError
-from flowrl.spec import FlowBuilder, FlowSpec, OriginKind, load, loads, to_yaml
-from flowrl.spec.builder import Sections
+from flowrl.spec import FlowBuilder, OriginKind, loads, to_yaml
 from flowrl.spec.functions import UnnameableError, function_name
-from flowrl.spec.handles import Batch, ModelHandle, RoleHandle
-from flowrl.spec.roles import DEFAULT_KINDS, LABEL_PREFIX
 from tests.spec.flows import GRPO
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,77 +76,6 @@ def test_places_are_those_of_arguments() -> None:
     edge = spec.span("edges", 4)
     assert edge is not None
     assert spec.text[HERE].split("\n")[edge.line - 1].strip() == "actor >> infer"
-
-
-def replay(spec: FlowSpec) -> FlowSpec:
-    """The document of `spec` said again through the builder's calls."""
-    document = spec.document.model_dump(exclude_unset=True, by_alias=True)
-    flow = FlowBuilder(document["name"], folder=spec.folder)
-    fill(flow, document, {})
-    for stage in document.get("stages", ()):
-        made = flow.stage(stage["name"])
-        fill(made, stage, {name: ModelHandle(flow, name) for name in document.get("models", {})})
-        if "gate" in stage:
-            made.gate(**stage["gate"])
-    return flow.spec()
-
-
-def fill(sections: Sections, document: Mapping[str, Any], shared: Mapping[str, ModelHandle]) -> None:
-    models = {name: sections.model(name, **keys) for name, keys in document.get("models", {}).items()}
-    for name, keys in document.get("data", {}).items():
-        sections.data(name, **keys)
-    for name, keys in document.get("roles", {}).items():
-        role(sections, name, dict(keys), {**shared, **models})
-    for edge in document.get("edges", ()):
-        connect(sections, dict(edge))
-    for key in ("step", "schedule", "run", "placement", "cluster"):
-        if key in document:
-            value, say = document[key], getattr(sections, key)
-            say(value) if isinstance(value, str) else say(**value)
-
-
-def role(sections: Sections, name: str, keys: dict[str, Any], models: Mapping[str, ModelHandle]) -> None:
-    kind = keys.pop("kind", DEFAULT_KINDS.get(name))
-    labelled = keys.pop("generate@*", {})
-    if "model" in keys:
-        keys["model"] = models[keys["model"]]
-    getattr(sections, kind)(name, **keys)
-    for label, overrides in labelled.items():
-        sections._put(
-            ("roles", name, f"{LABEL_PREFIX}{label}"),
-            sections._root.span,
-            sections._node(overrides, sections._root.span),
-        )
-
-
-def connect(sections: Sections, edge: dict[str, Any]) -> None:
-    sources, arrow, targets = edge.pop("sources"), edge.pop("arrow"), edge.pop("targets")
-    for target in targets:
-        if arrow == "=>":
-            for source in sources:
-                sections.weights(RoleHandle(sections, source), RoleHandle(sections, target), **edge)
-            continue
-        name, _, op = target.partition(".")
-        method, _, label = op.partition("@")
-        sections.call(name, method, [Batch(sections, source) for source in sources], label or None, edge)
-
-
-@pytest.mark.parametrize("name", ["quickstart", "ppo", "grpo_ray"])
-def test_the_examples_said_in_python(name: str) -> None:
-    spec = load(ROOT / "examples" / f"{name}.yaml")
-    found = replay(spec)
-    for one, other in zip(found.stages, spec.stages, strict=True):
-        assert one.model_copy(update={"edges": ()}) == other.model_copy(update={"edges": ()})
-        assert pairs(one) == pairs(other)
-
-
-def pairs(stage: Any) -> set[tuple[object, ...]]:
-    return {
-        (source, edge.arrow, target, edge.every_steps, edge.start_step)
-        for edge in stage.edges
-        for source in edge.sources
-        for target in edge.targets
-    }
 
 
 def test_labels_follow_the_batch() -> None:

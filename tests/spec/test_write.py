@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrl.spec import FlowBuilder, FlowSpec, load, loads, to_yaml
-from tests.spec.strategies import flow_texts
 from tests.spec.flows import GRPO, STAGES, changed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,15 +38,6 @@ def test_flags_presets_and_variables_are_worked_in(text: str) -> None:
     assert written["run"]["seed"] == 5
     assert "use" not in to_yaml(spec)
     assert again(spec).stages == spec.stages
-
-
-@settings(max_examples=30)
-@given(flow_texts())
-def test_drawn_flows(text: str) -> None:
-    spec = loads(text)
-    found = again(spec)
-    assert found.document == spec.document
-    assert found.stages == spec.stages
 
 
 awkward = st.sampled_from(
