@@ -17,6 +17,7 @@ from typing import Any, cast
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
 from flowrl.diag.near import edit_distance, near_names
 from flowrl.diag.span import Span
+from flowrl.machine.denoiser import DenoiserShape
 from flowrl.machine.shape import ModelShape
 from flowrl.machine.tokenizers import TOKENIZERS, vocab_size
 
@@ -25,6 +26,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, bool]] = {
     "mistral": {},
     "mixtral": {},
     "qwen2": {"qkv_bias": True},
+    "qwen2_5_vl": {"qkv_bias": True},
     "qwen3": {"qk_norm": True},
     "qwen3_moe": {"qk_norm": True},
 }
@@ -136,6 +138,7 @@ def shape_of_config(config: Mapping[str, Any], *, path: str | Path, span: Span |
         raise FlowError(diagnose("FR0403", span, path=path, fault=fault))
     expert_key = next((key for key in ("num_local_experts", "num_experts") if key in config), "num_experts")
     sparse = architecture in MIXTURES
+    vision = cast("dict[str, Any]", config.get("vision_config") or {})
     names: list[str] = config.get("architectures") or []
     attention_bias = bool(config.get("attention_bias", False))
     fixed = ARCHITECTURES[architecture]
@@ -157,9 +160,20 @@ def shape_of_config(config: Mapping[str, Any], *, path: str | Path, span: Span |
         output_bias=attention_bias and architecture != "qwen2",
         ffn_bias=bool(config.get("mlp_bias", False)),
         qk_norm=fixed.get("qk_norm", False),
+        vision_parameters=_vision_parameters(vision, hidden) if architecture == "qwen2_5_vl" else 0,
         experts=number(expert_key) if sparse else 0,
         experts_per_token=number("num_experts_per_tok") if sparse else 0,
     )
+
+
+def _vision_parameters(vision: Mapping[str, Any], out: int) -> int:
+    """Qwen2.5-VL's image encoder: patches of 2 x 14 x 14 pixels, blocks with biases, a merger of 2 x 2 patches."""
+    h, ffn = int(vision.get("hidden_size", 1280)), int(vision.get("intermediate_size", 3420))
+    block = 4 * h * h + 4 * h + 3 * h * ffn + 2 * ffn + h + 2 * h
+    patch = 3 * int(vision.get("temporal_patch_size", 2)) * int(vision.get("patch_size", 14)) ** 2 * h
+    merged = h * int(vision.get("spatial_merge_size", 2)) ** 2
+    merger = h + merged * merged + merged + merged * out + out
+    return int(vision.get("depth", 32)) * block + patch + merger
 
 
 def _unknown_architecture(found: str, known: tuple[str, ...], where: str, span: Span | None) -> Diagnostic:
@@ -215,8 +229,9 @@ def _inline_fault(inline: Mapping[str, Any], hidden: int, heads: int, kv_heads: 
 def _with_head(shape: ModelShape, head: str, name: str, span: Span | None) -> ModelShape:
     if head == shape.head:
         return shape
-    if head not in ("lm", "scalar"):
-        raise FlowError(diagnose("FR0405", span, model=name, head=head, fault=f"there is no backend for a {head} head"))
+    if "denoiser" in (head, shape.head):
+        fault = f"{shape.origin} is a {'denoiser: it has no tokens' if head != 'denoiser' else 'language model'}"
+        raise FlowError(diagnose("FR0405", span, model=name, head=head, fault=fault))
     if shape.head == "scalar":
         fault = f"{shape.origin} is a reward model: it has one number per token and no logits"
         raise FlowError(diagnose("FR0405", span, model=name, head=head, fault=fault))
@@ -242,6 +257,9 @@ def card_entries() -> list[dict[str, Any]]:
 def _card(name: str, entry: dict[str, Any]) -> ModelShape:
     numbers = {key: value for key, value in entry.items() if key not in _CARD_ONLY}
     numbers.setdefault("head_dim", numbers["hidden"] // numbers["heads"])
+    if numbers.get("head") == "denoiser":
+        unused = {"kv_heads": numbers["heads"], "vocab": 0, "max_positions": 0, "tied": False, "qk_norm": True}
+        return DenoiserShape(name=name, origin=f"card {name}", **unused, **numbers)
     fixed: dict[str, Any] = {**ARCHITECTURES[numbers["architecture"]], **numbers}
     return ModelShape(name=name, origin=f"card {name}", **fixed)
 

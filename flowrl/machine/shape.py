@@ -27,7 +27,7 @@ class ModelShape:
     max_positions: int
     tied: bool
     head: str = "lm"
-    """lm: logits over the vocabulary; scalar: one number per token."""
+    """lm: logits over the vocabulary; scalar: one number per token; denoiser: noise of an image."""
     qkv_bias: bool = False
     output_bias: bool = False
     ffn_bias: bool = False
@@ -35,6 +35,9 @@ class ModelShape:
     experts: int = 0
     """0: a dense feed-forward."""
     experts_per_token: int = 0
+    vision_parameters: int = 0
+    """Of an image encoder beside the decoder. Its time and activations are not modelled: an image's tokens count as
+    tokens of the prompt."""
 
     @property
     def own_positions(self) -> bool:
@@ -77,8 +80,8 @@ class ModelShape:
 
     @property
     def root_parameters(self) -> int:
-        """What is in no decoder layer: embedding, output head, last norm."""
-        return self.vocab * self.hidden + self.head_parameters + self.hidden
+        """What is in no decoder layer: embedding, output head, last norm, image encoder."""
+        return self.vocab * self.hidden + self.head_parameters + self.hidden + self.vision_parameters
 
     @property
     def parameters(self) -> int:
@@ -94,7 +97,7 @@ class ModelShape:
     def multiplied_parameters(self) -> int:
         """Active parameters that a token is multiplied with: an embedding is looked up, unless it is the head too."""
         looked_up = 0 if self.tied and self.head == "lm" else self.vocab * self.hidden
-        return self.active_parameters - looked_up
+        return self.active_parameters - looked_up - self.vision_parameters
 
     @property
     def largest_tensor(self) -> int:

@@ -27,6 +27,8 @@ class Traits:
     """Ledger lines that its roles may have, in the order they are printed."""
     source: str
     """Where the facts come from."""
+    heads: tuple[str, ...] = ("lm", "scalar")
+    """Heads of models that it runs."""
     cpu_head_sizes: tuple[int, ...] | None = None
     """Sizes of an attention head that it runs on a CPU; None: any."""
     bound_to_positions: bool = False
@@ -39,6 +41,7 @@ TRAITS: Mapping[str, Traits] = {
         Traits(
             backend="fsdp",
             kinds=("trainer", "scorer", "reward"),
+            heads=("lm", "scalar", "denoiser"),
             axes=("dp",),
             dtypes=("float32", "bfloat16"),
             offload=True,
@@ -81,6 +84,16 @@ TRAITS: Mapping[str, Traits] = {
             offload=True,
             memory_terms=("weights", "KV cache", "layer work", "logits"),
             source="transformers: each rank holds the whole model",
+        ),
+        Traits(
+            backend="diffusers",
+            kinds=("generator",),
+            heads=("denoiser",),
+            axes=("dp",),
+            dtypes=("float32", "bfloat16", "float16"),
+            offload=True,
+            memory_terms=("weights", "text encoders and image decoder", "layer work"),
+            source="diffusers: each rank holds the whole pipeline",
         ),
         Traits(
             backend="vllm",

@@ -76,10 +76,27 @@ def decode_seconds(
     return total
 
 
+def steady_seconds(
+    shape: ModelShape, engine: Engine, tp: int, dtype_bytes: int, rows: float, prompt: float, mean: float
+) -> float:
+    """Seconds of decoding the tokens of `rows` sequences on one engine that never runs empty: responses that are not
+    done when the others are go on in the next step (partial rollouts), so nobody waits for the longest."""
+    context = prompt + mean / 2
+    together = max(1.0, min(rows, engine.most_sequences, engine.cache_tokens / context))
+    return rows * mean / together * step_seconds(shape, engine, tp, dtype_bytes, together, context)
+
+
 def generate_time(
-    placed: Placed, rows: Rows, lengths: Lengths, rates: dict[str, Given], sequences: float, cache_tokens: float
+    placed: Placed,
+    rows: Rows,
+    lengths: Lengths,
+    rates: dict[str, Given],
+    sequences: float,
+    cache_tokens: float,
+    *,
+    carried: bool = False,
 ) -> list[LedgerLine]:
-    """Ledger lines in seconds of one firing of `generate`."""
+    """Ledger lines in seconds of one firing of `generate`. `carried`: unfinished responses go on in the next step."""
     shape, layout, fixed = placed.model, placed.layout, shares(placed)
     engine = Engine(
         flops_per_second=rates["X"].value,
@@ -93,7 +110,10 @@ def generate_time(
     prompt, mean, most = (
         float(given.value) for given in (lengths.prompt_mean, lengths.response_mean, lengths.response_tail)
     )
-    whole = decode_seconds(shape, engine, layout.tp, placed.dtype_bytes, each, prompt, mean, most)
+    if carried:
+        whole = steady_seconds(shape, engine, layout.tp, placed.dtype_bytes, each, prompt, mean)
+    else:
+        whole = decode_seconds(shape, engine, layout.tp, placed.dtype_bytes, each, prompt, mean, most)
     prefilled = each if placed.backend != "vllm" else max(1.0, rows.prompts.value / layout.dp)
     inputs = {
         **model_inputs(placed),
@@ -106,5 +126,5 @@ def generate_time(
     }
     return [
         line("prefill", placed.role.name, "seconds", "N*p*(2*Pm + 2*L*q*p)/(tp*X)", inputs),
-        line("decode", placed.role.name, "seconds", "M*s", inputs),
+        line("decode, tail carried over" if carried else "decode", placed.role.name, "seconds", "M*s", inputs),
     ]

@@ -71,6 +71,8 @@ def _lines(instruction: Instruction, graph: Graph, times: OpTime, placed: Mappin
         if instruction.op is None:
             raise InternalError(f"`{instruction.id}` names no op")
         op = graph.op(instruction.op)
+        if times.work.interaction(op):
+            return times.together(op, placed)
         return times.on_devices(here, op) if here is not None else times.host(op)
     if here is None or here.shape is None:
         return []

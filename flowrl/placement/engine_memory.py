@@ -34,7 +34,10 @@ def rows_per_rank(placed: Placed, rows: Rows) -> int:
 
 
 def weights_line(placed: Placed) -> Lines:
-    return [line("weights", placed.role.name, "bytes", "w*P/tp", model_inputs(placed))]
+    """The model's, and its LoRA adapter's (each device holds it whole)."""
+    inputs, role = model_inputs(placed), placed.role.name
+    adapter = [line("adapter", role, "bytes", "w*A", inputs)] if placed.adapter else []
+    return [line("weights", role, "bytes", "w*P/tp", inputs), *adapter]
 
 
 def start_lines(placed: Placed, lengths: Lengths) -> Lines:
@@ -89,7 +92,10 @@ def generate_lines(placed: Placed, rows: Rows, lengths: Lengths, limit_bytes: in
 
 
 def receive_lines(placed: Placed, resident: Lines) -> Lines:
-    """While new weights come in, one tensor at a time, into what is already there."""
+    """While new weights come in, one tensor at a time, into what is already there; an adapter comes whole."""
+    if placed.adapter:
+        inputs = model_inputs(placed)
+        return [*resident, line("adapter being received", placed.role.name, "bytes", "w*A", inputs)]
     inputs = {**model_inputs(placed), "B": Given(placed.model.largest_tensor, placed.model.origin)}
     return [*resident, line("tensor being received", placed.role.name, "bytes", "w*B", inputs)]
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from flowrl.machine.cluster import Cluster
 from flowrl.placement import engine_memory, training_memory
+from flowrl.placement.denoiser import sampler_lines
 from flowrl.placement.ledger import Given, bytes_of, line
 from flowrl.placement.placed import HOST, Placed, group_of
 from flowrl.placement.training_memory import Lines
@@ -15,9 +16,11 @@ from flowrl.plan.plan import LedgerLine, Memory, Pool
 
 def off_device_lines(placed: Placed) -> Lines:
     """What of a role is copied to the host when it leaves a device: its state, and of an engine the weights alone (the
-    KV cache is thrown away; vLLM, sleep mode level 1)."""
-    if placed.shape is None:
+    KV cache is thrown away; vLLM, sleep mode level 1). Weights that a trainer of the pool has are there once."""
+    if placed.shape is None or placed.role.shares in {entry.role for entry in placed.pool.roles}:
         return []
+    if placed.backend == "diffusers":
+        return sampler_lines(placed)
     return (
         engine_memory.weights_line(placed) if engine_memory.is_vllm(placed) else training_memory.resident_lines(placed)
     )

@@ -8,12 +8,14 @@ they hold. Devices that do the same are one entry: `node0/0 .. node1/7`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
 
 from flowrl.graph.graph import EdgeKind, Graph, Op
 from flowrl.graph.params import ForwardParams, ScoreParams, UpdateParams
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
 from flowrl.placement import engine_memory, training_memory
+from flowrl.placement.denoiser import sampler_lines
 from flowrl.placement.host_memory import host_memory
 from flowrl.placement.ledger import Given, bytes_of, line
 from flowrl.placement.placed import Placed, group_of, placed_roles
@@ -76,6 +78,8 @@ class _PoolMemory:
 
     def __init__(self, work: Workload, pool: Pool, placed: tuple[Placed, ...], limit: int) -> None:
         self.work, self.pool, self.placed, self.limit = work, pool, placed, limit
+        self._held: dict[str, Lines] = {}
+        self._processes = self._overhead()
 
     def phases(self) -> Iterator[Memory]:
         for devices, stages in _alike(self.pool, self.placed):
@@ -89,6 +93,9 @@ class _PoolMemory:
 
     def _startup(self, role: Placed, devices: str) -> Iterator[Memory]:
         if role.shape is None:
+            return
+        if role.backend == "diffusers":
+            yield self._entry(f"load {role.role.name}", devices, role, sampler_lines(role))
             return
         if not engine_memory.is_vllm(role):
             yield self._entry(f"load {role.role.name}", devices, role, training_memory.load_lines(role))
@@ -116,7 +123,11 @@ class _PoolMemory:
     def _at_work(self, role: Placed, op: Op, stage: int) -> Lines:
         if role.shape is None:
             return self._resident(role)
-        if op.method == "generate":
+        if role.backend == "diffusers":
+            tokens = self.work.lengths(op).most
+            inputs = {"a": training_memory.layer_activations(role), "T": Given(tokens, "tokens of one pass")}
+            return [*sampler_lines(role), line("layer work", role.role.name, "bytes", "T*a", inputs)]
+        if self.work.writes_text(op):
             return engine_memory.generate_lines(role, self.work.rows(op), self.work.lengths(op), self.limit)
         if engine_memory.is_vllm(role):
             return self._resident(role)
@@ -134,6 +145,8 @@ class _PoolMemory:
         origin = self.work.request.origin("roles", role.role.name, key, "micro_batch_tokens")
         if origin == "default":
             origin = self.work.request.origin("roles", role.role.name, "micro_batch_tokens")
+        passes = self.work.passes(op)
+        rows = rows if passes is None else ceil(rows * passes.value)
         whole = rows * longest
         if wanted < longest:
             return Given(longest, f"one longest sequence, over micro_batch_tokens {wanted:,} ({origin})"), rows
@@ -142,6 +155,15 @@ class _PoolMemory:
         return Given(wanted, f"micro_batch_tokens, {origin}"), -(-whole // wanted)
 
     def _resident(self, role: Placed) -> Lines:
+        """What the role holds between its ops: the same in every phase, so worked out once."""
+        found = self._held.get(role.role.name)
+        if found is None:
+            found = self._held[role.role.name] = self._resident_lines(role)
+        return found
+
+    def _resident_lines(self, role: Placed) -> Lines:
+        if role.backend == "diffusers":
+            return sampler_lines(role)
         if role.shape is None:
             inputs = {"g": Given(role.role.engine.gpu_bytes or 0, f"roles.{role.role.name}.engine.gpu_bytes")}
             return [line("function", role.role.name, "bytes", "g", inputs)]
@@ -153,13 +175,13 @@ class _PoolMemory:
 
     def _generate_op(self, role: Placed) -> Op | None:
         """The op that the engine's cache is made for: the one with the longest rows."""
-        own = [op for op in self.work.graph.ops if op.role == role.role.name and op.method == "generate"]
+        own = [op for op in self.work.graph.ops if op.role == role.role.name]
         return max(own, key=lambda op: self.work.lengths(op).most, default=None)
 
     def _entry(self, phase: str, devices: str, active: Placed, lines: Lines) -> Memory:
         others = [each for each in self.placed if each is not active and not each.offloaded]
         held = [entry for other in others for entry in self._resident(other)]
-        return self._memory(phase, devices, [*lines, *held, *self._overhead()], self.limit)
+        return self._memory(phase, devices, [*lines, *held, *self._processes], self.limit)
 
     def _memory(self, phase: str, devices: str, lines: Lines, limit: int) -> Memory:
         return Memory(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from flowrl.graph.graph import Kind, Op
+from flowrl.graph.params import EnvParams, ScoreParams
 from flowrl.machine.cluster import Cluster
 from flowrl.placement import engine_memory, host_memory
 from flowrl.placement.decode import generate_time
+from flowrl.placement.denoiser import pass_seconds
 from flowrl.placement.ledger import Given, bytes_of, line
 from flowrl.placement.memory import limit_bytes
 from flowrl.placement.placed import Placed, model_inputs
@@ -18,6 +20,10 @@ from flowrl.plan.plan import LedgerLine, Pool
 HOST_SECONDS = {Kind.DATA: 1e-4, Kind.REWARD: 2e-4, Kind.ESTIMATOR: 2e-5, Kind.FILTER: 2e-5}
 """Of one row on the host, if `assume:` says nothing. Assumed."""
 OTHER_HOST_SECONDS = 1e-3
+CALL_SECONDS = {"judge": 2.0, "sandbox": 1.0}
+"""Of one call of a served judge or a sandbox, if `assume:` says nothing. Assumed."""
+CALLS_AT_ONCE = 32
+"""Of a judge, a sandbox or an environment whose `parallel` is not written. Assumed."""
 
 Lines = list[LedgerLine]
 
@@ -29,18 +35,56 @@ class OpTime:
         self.work, self.pools, self.cluster = work, pools, cluster
 
     def host(self, op: Op) -> Lines:
-        """One firing of an op of the host pool."""
+        """One firing of an op of the host pool: its rows one after another, or so many at once."""
         rows, said = self.work.rows(op), self.work.seconds(op)
+        inputs = {"N": Given(rows.count, rows.prompts.origin), "s": said or self._row_seconds(op)}
+        at_once = calls_at_once(op)
+        if at_once is None:
+            return [line("host work", op.role, "seconds", "N*s", inputs)]
+        return [line("host work", op.role, "seconds", "ceil(N/k)*s", {**inputs, "k": at_once})]
+
+    def _row_seconds(self, op: Op) -> Given:
+        if isinstance(op.params, ScoreParams) and op.params.flavour in CALL_SECONDS:
+            return Given(CALL_SECONDS[op.params.flavour], f"assumed, a call of a {op.params.flavour}")
         kind = self.work.graph.role(op.role).kind
-        assumed = Given(HOST_SECONDS.get(kind, OTHER_HOST_SECONDS), "assumed, a row")
-        inputs = {"N": Given(rows.count, rows.prompts.origin), "s": said or assumed}
-        return [line("host work", op.role, "seconds", "N*s", inputs)]
+        return Given(HOST_SECONDS.get(kind, OTHER_HOST_SECONDS), "assumed, a row")
+
+    def together(self, op: Op, placed: Mapping[str, Placed]) -> Lines:
+        """One firing of a member of an interaction: all members take the same time. An episode's turns follow one
+        another, so its generators' times add up; its environment's turns overlap with those of other episodes, but not
+        with its own: what exceeds the generators' time, at least one episode's, is added."""
+        members = self.work.interaction(op)
+        own = {each.id: self.on_devices(placed[each.role], each) for each in members if each.role in placed}
+        spoken = sum(entry.value for lines in own.values() for entry in lines)
+        mine = sum(entry.value for entry in own.get(op.id, []))
+        lines = list(own.get(op.id, []))
+        if spoken > mine:
+            inputs = {"g": Given(spoken, "generation of the interaction"), "c": Given(mine, "its own")}
+            lines.append(line("turns of others", op.role, "seconds", "g - c", inputs))
+        talking = sum(1 for each in members if each.role in placed)
+        for env in (each for each in members if each.role not in placed):
+            seconds = self.work.seconds(env) or Given(OTHER_HOST_SECONDS, "assumed, a turn")
+            turns, rows = self.work.turns(env), self.work.rows(env)
+            inputs = {
+                "N": Given(rows.count, rows.prompts.origin),
+                "t": Given(turns.value * talking, f"{turns.origin}, of {talking} generators"),
+                "s": seconds,
+                "k": calls_at_once(env) or Given(CALLS_AT_ONCE, "assumed: environments at once"),
+                "g": Given(spoken, "generation of the interaction"),
+            }
+            lines.append(line("environment not hidden", op.role, "seconds", "max(t*s, ceil(N/k)*t*s - g)", inputs))
+        return lines
 
     def on_devices(self, placed: Placed, op: Op) -> Lines:
         """One firing of an op on its pool."""
         if placed.shape is None:
             return self.host(op)
-        if op.method == "generate":
+        passes = self.work.passes(op)
+        if passes is not None and placed.backend == "diffusers":
+            rows, tokens = self.work.rows(op), Given(self.work.lengths(op).most, "tokens of one pass")
+            each = Given(engine_memory.rows_per_rank(placed, rows), f"{rows.count:,} rows / dp {placed.layout.dp}")
+            return pass_seconds(placed, tokens, self._rates(placed, "forward"), passes, each)
+        if self.work.writes_text(op):
             return self._generate(placed, op)
         return self._update(placed, op) if op.method == "update" else self._forward(placed, op)
 
@@ -53,19 +97,26 @@ class OpTime:
         lengths = self.work.lengths(op)
         tokens = engine_memory.cache_tokens(placed, lengths, limit)
         most = engine_memory.sequences_in_flight(placed) if engine_memory.is_vllm(placed) else float("inf")
-        return generate_time(placed, self.work.rows(op), lengths, self._rates(placed, "forward"), most, tokens)
+        carried = self.work.graph.schedule.partial_rollout and op.label is None and op.method == "generate"
+        rates = self._rates(placed, "forward")
+        return generate_time(placed, self.work.rows(op), lengths, rates, most, tokens, carried=carried)
 
     def _tokens(self, placed: Placed, op: Op) -> dict[str, Given]:
         """D tokens of a rank, S mean tokens of a row, m micro-batches of a rank."""
         rows, lengths = self.work.rows(op), self.work.lengths(op)
-        tokens = rows.count * lengths.mean / placed.layout.dp
+        passes = self.work.passes(op)
+        count = 1 if passes is None else passes.value
+        tokens = rows.count * count * lengths.mean / placed.layout.dp
         wanted = getattr(op.params, "micro_batch_tokens", 16384)
         batches = max(1, -(-int(tokens) // max(wanted, int(lengths.mean), 1)))
-        how = f"{rows.count:,} rows * {lengths.mean:,.0f} tokens / dp {placed.layout.dp}"
+        times = "" if passes is None else f" * {passes.origin}"
+        how = f"{rows.count:,} rows{times} * {lengths.mean:,.0f} tokens / dp {placed.layout.dp}"
         means = f"{lengths.prompt_mean.origin}; {lengths.response_mean.origin}"
+        # A decoder's token attends to half of the row, a denoiser's to all of it.
+        seen = Given(lengths.mean, means) if passes is None else Given(2 * lengths.mean, f"twice, not causal: {means}")
         return {
             "D": Given(tokens, how),
-            "S": Given(lengths.mean, means),
+            "S": seen,
             "m": Given(batches, f"tokens of a rank / micro_batch_tokens {wanted:,}"),
         }
 
@@ -86,13 +137,19 @@ class OpTime:
         inputs, role = self._inputs(placed, op, "train"), placed.role.name
         how = f"operations per parameter and token, recompute {placed.recompute}"
         inputs["f"] = Given(8 if placed.recompute == "full" else 6, how)
+        trained = "P"
+        if placed.adapter:  # no gradients of frozen weights: forward, and backward through the activations
+            inputs["f"], trained = Given(inputs["f"].value - 2, f"{how}, frozen base"), "A"
         compute = line("compute", role, "seconds", "D*(f*Pm + f*L*q*S)/(tp*pp*X)*(m + pp - 1)/m + m*L*l/pp", inputs)
         inputs["c"] = Given(compute.value, "compute")
-        volume = "(2*m*w + 4)*P*(dp - 1)/dp/Z" if placed.backend == "fsdp" else "(w + 4)*P/(tp*pp)*(dp - 1)/dp/Z"
+        volume = "(2*m*w*P + 4*P)*(dp - 1)/dp/Z" if placed.backend == "fsdp" else "(w + 4)*P/(tp*pp)*(dp - 1)/dp/Z"
+        volume = (
+            volume.replace("4*P", f"4*{trained}") if placed.backend == "fsdp" else volume.replace("P/", f"{trained}/")
+        )
         return [
             compute,
             line("communication not hidden", role, "seconds", f"max(0, {volume} - c)", inputs),
-            line("optimizer step", role, "seconds", "28*P/(dp*tp*pp)/Y", inputs),
+            line("optimizer step", role, "seconds", f"28*{trained}/(dp*tp*pp)/Y", inputs),
         ]
 
     def _forward(self, placed: Placed, op: Op) -> Lines:
@@ -118,6 +175,9 @@ class OpTime:
             "y": Given(SYNC_SECONDS, "assumed: lock, cache reset"),
         }
         cut = "tp" if receiving else "(dp*tp*pp)"
+        if placed.adapter:
+            cut = "1" if receiving else cut
+            return [line("adapter moved", placed.role.name, "seconds", f"w*A/{cut}/h + y", inputs)]
         return [line("weights moved", placed.role.name, "seconds", f"w*P/{cut}/h + y", inputs)]
 
     def move_state(self, placed: Placed) -> Lines:
@@ -130,4 +190,17 @@ class OpTime:
     def save(self, placed: Placed) -> Lines:
         """A checkpoint: float32 weights and optimizer states of all ranks to one disk."""
         inputs = {**model_inputs(placed), "d": Given(DISK_BYTES_PER_SECOND, "assumed: one disk")}
-        return [line("checkpoint", placed.role.name, "seconds", "12*P/d", inputs)]
+        trained = "A" if placed.adapter else "P"
+        return [line("checkpoint", placed.role.name, "seconds", f"12*{trained}/d", inputs)]
+
+
+def calls_at_once(op: Op) -> Given | None:
+    """How many calls of a judge's endpoint, a sandbox or an environment run at once; None for what runs row by row."""
+    params = op.params
+    if isinstance(params, EnvParams):
+        written = params.parallel
+    elif isinstance(params, ScoreParams) and params.flavour in CALL_SECONDS:
+        written = params.extra[params.flavour].get("parallel")
+    else:
+        return None
+    return Given(CALLS_AT_ONCE, "assumed") if written is None else Given(written, f"roles.{op.role}: parallel")

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from flowrl.diag.diagnostic import InternalError
-from flowrl.graph.graph import Graph, Kind, Role
+from flowrl.graph.graph import Graph, Kind, Model, Role
+from flowrl.graph.interactions import interactions
+from flowrl.machine.adapter import adapter_parameters
 from flowrl.machine.cluster import Cluster, Device, NodeGroup
 from flowrl.machine.shape import DTYPE_BYTES, ModelShape
 from flowrl.machine.traits import TRAITS, Traits
@@ -21,6 +23,17 @@ HOST = "host"
 def needs_devices(role: Role) -> bool:
     """Whether a role lives in a pool of devices: it runs a model, or its function says that it uses a GPU."""
     return role.kind is not Kind.DATA and (role.model is not None or role.engine.gpu_bytes is not None)
+
+
+def sides(graph: Graph) -> tuple[tuple[str, ...], ...]:
+    """For each interaction with several roles on devices, those roles: they are live at once, so none shares a pool
+    with another."""
+    found: list[tuple[str, ...]] = []
+    for ops in interactions(graph):
+        roles = dict.fromkeys(op.role for op in graph.ops if op.id in ops and needs_devices(graph.role(op.role)))
+        if len(roles) > 1:
+            found.append(tuple(roles))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +53,11 @@ class Placed:
     dtype_bytes: int
     dtype_origin: str
     kv_origin: str
+    adapter: int = 0
+    """Parameters of its LoRA adapter; 0: all weights are its own."""
+    adapter_origin: str = "default"
+    shared: bool = False
+    """Whether its weights are the frozen base of a trainer that is resident in the same pool."""
 
     @property
     def device(self) -> Device:
@@ -66,6 +84,7 @@ def placed_roles(
 ) -> tuple[Placed, ...]:
     """Every role of a device pool, in the pool's order."""
     group = group_of(pool, cluster)
+    resident = {entry.role for entry in pool.roles if not entry.offloaded}
     found: list[Placed] = []
     for entry in pool.roles:
         role = graph.role(entry.role)
@@ -84,9 +103,19 @@ def placed_roles(
                 dtype_bytes=DTYPE_BYTES[model.dtype] if model is not None else 4,
                 dtype_origin=request.origin("models", model.name, "dtype") if model is not None else "default",
                 kv_origin=request.origin("roles", role.name, "engine", "kv_fraction"),
+                adapter=_adapter(role, model, shapes),
+                adapter_origin=request.origin("models", model.name, "lora", "rank") if model is not None else "default",
+                shared=role.shares in resident,
             )
         )
     return tuple(found)
+
+
+def _adapter(role: Role, model: Model | None, shapes: Mapping[str, ModelShape]) -> int:
+    """A scorer of a LoRA model is its base."""
+    if model is None or model.lora is None or role.kind not in (Kind.TRAINER, Kind.GENERATOR):
+        return 0
+    return adapter_parameters(shapes[model.name], model.lora)
 
 
 def group_of(pool: Pool, cluster: Cluster) -> NodeGroup:
@@ -112,10 +141,12 @@ def model_inputs(placed: Placed) -> dict[str, Given]:
 
     P parameters · R those outside the decoder layers (FSDP's root group) · Lp those of one layer · L layers ·
     H hidden · q, k widths of queries and of keys · F feed-forward · n heads · V outputs per token · E experts ·
-    e experts per token · w bytes of a weight in compute · dp, tp, pp of the layout.
+    e experts per token · w bytes of a weight in compute · dp, tp, pp of the layout · A parameters of a LoRA adapter.
     """
     where = placed.layout_origin
+    adapter = {"A": Given(placed.adapter, f"adapter, rank {placed.adapter_origin}")} if placed.adapter else {}
     return {
+        **adapter,
         **_shape_inputs(placed.model),
         "w": Given(placed.dtype_bytes, placed.dtype_origin),
         "dp": Given(placed.layout.dp, where),

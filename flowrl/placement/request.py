@@ -6,9 +6,12 @@ from enum import StrEnum
 
 import msgspec
 
-from flowrl.diag.diagnostic import Diagnostic
+from flowrl.diag.diagnostic import Diagnostic, Severity
 from flowrl.diag.span import Span
 from flowrl.plan.plan import Decision, Memory, Pool
+
+STEP_TIME = "step_time"
+"""The one objective that is carried out: seconds of a step."""
 
 
 class Mode(StrEnum):
@@ -45,6 +48,12 @@ class Assumption(msgspec.Struct, frozen=True, kw_only=True):
     response_tokens_p99: float | None = None
     seconds: float | None = None
     """Mean latency of a call; calls follow each other, so it is the mean that adds up."""
+    turns: float | None = None
+    """Mean turns of an episode."""
+    keep: float | None = None
+    """Share of rows that a filter keeps."""
+    share: float | None = None
+    """Share of samples that a router sends to a reward."""
     origin: str = "assume"
 
 
@@ -55,6 +64,9 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     pin: dict[str, str] = {}
     """Role → pool. Pools of mode auto are `all`, or `rollout` and `train`."""
     apart: tuple[tuple[str, ...], ...] = ()
+    objective: str = STEP_TIME
+    """What placement minimises."""
+    objective_span: Span | None = None
     assume: dict[str, Assumption] = {}
     """By op id."""
     origins: dict[str, str] = {}
@@ -72,8 +84,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     decisions: tuple[Decision, ...]
     memory: tuple[Memory, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
-    """FR0501 if it does not fit: the nearest placement is given all the same, with what would help."""
+    """FR0501 if it does not fit: the nearest placement is given all the same, with what would help. And warnings."""
 
     @property
     def fits(self) -> bool:
-        return not self.diagnostics
+        return all(each.severity is not Severity.ERROR for each in self.diagnostics)

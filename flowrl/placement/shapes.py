@@ -8,17 +8,18 @@ from typing import Any
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
 from flowrl.diag.near import near_names
 from flowrl.graph.graph import Graph, Kind, Model, Role
+from flowrl.machine.adapter import targets_of, widths
 from flowrl.machine.models import shape_of
 from flowrl.machine.shape import ModelShape
 from flowrl.machine.traits import TRAITS
 
-_HEAD_OF_METHOD = {"generate": "lm", "log_probs": "lm", "values": "scalar"}
+_HEADS_OF_METHOD = {"generate": ("lm", "denoiser"), "log_probs": ("lm", "denoiser"), "values": ("scalar",)}
 
 
 def shapes_of(graph: Graph, folder: str, earlier: Mapping[str, ModelShape] | None = None) -> dict[str, ModelShape]:
     """Shape by name of model. `earlier` holds `STAGE.ROLE` → shape of the stages before (see `handed_on`).
 
-    Raises FlowError with every fault of models (FR0401 to FR0407) and of backends (FR0412 to FR0415).
+    Raises FlowError with every fault of models (FR0401 to FR0407, FR0417) and of backends (FR0412 to FR0416).
     """
     found: dict[str, ModelShape] = {}
     faults: list[Diagnostic] = []
@@ -41,9 +42,23 @@ def shapes_of(graph: Graph, folder: str, earlier: Mapping[str, ModelShape] | Non
         if role.model is not None:
             faults.extend(_backend_faults(role, models[role.model]))
             faults.extend(_head_faults(graph, role, models[role.model]))
+    faults.extend(fault for name, shape in found.items() for fault in _target_faults(models[name], shape))
     if faults:
         raise FlowError(faults)
     return found
+
+
+def _target_faults(model: Model, shape: ModelShape) -> list[Diagnostic]:
+    """Matrices that an adapter is asked for and the model has not."""
+    known = widths(shape)
+    missing = [name for name in targets_of(shape, model.lora) if name not in known] if model.lora else []
+    faults: list[Diagnostic] = []
+    for name in missing:
+        near = near_names(name, known)
+        helps = [Help(text=f"a target with a near name exists: `{near[0]}`")] if near else []
+        facts: dict[str, Any] = {"name": name, "model": shape.name, "known": ", ".join(known)}
+        faults.append(diagnose("FR0417", model.spans.get("lora") or model.span, helps=helps, **facts))
+    return faults
 
 
 def handed_on(stage: str, graph: Graph, shapes: Mapping[str, ModelShape]) -> dict[str, ModelShape]:
@@ -67,6 +82,11 @@ def _backend_faults(role: Role, model: Model) -> list[Diagnostic]:
         kinds = ", ".join(traits.kinds)
         facts: dict[str, Any] = {"role": role.name, "kind": role.kind, "backend": role.backend}
         return [diagnose("FR0413", written, kinds=kinds, able=able, **facts)]
+    if model.head not in traits.heads:
+        facts = {"role": role.name, "model": model.name, "head": model.head, "backend": role.backend}
+        able = [name for name, other in TRAITS.items() if role.kind in other.kinds and model.head in other.heads]
+        text = f"backends for a {role.kind} of head {model.head}: {', '.join(able) or 'none yet'}"
+        return [diagnose("FR0416", written, helps=[Help(text=text)], heads=", ".join(traits.heads), **facts)]
     if model.dtype not in traits.dtypes:
         facts = {"role": role.name, "backend": role.backend, "model": model.name, "dtype": model.dtype}
         dtypes = ", ".join(traits.dtypes)
@@ -77,9 +97,9 @@ def _backend_faults(role: Role, model: Model) -> list[Diagnostic]:
 
 def _head_faults(graph: Graph, role: Role, model: Model) -> list[Diagnostic]:
     for op in graph.ops:
-        wanted = _HEAD_OF_METHOD.get(op.method)
-        if op.role == role.name and wanted not in (None, model.head) and role.kind is not Kind.REWARD:
-            fault = f"`{op.id}` needs a head `{wanted}`, and `{role.name}` has the model `{model.name}`"
+        wanted = _HEADS_OF_METHOD.get(op.method)
+        if op.role == role.name and wanted is not None and model.head not in wanted and role.kind is not Kind.REWARD:
+            fault = f"`{op.id}` needs a head `{wanted[0]}`, and `{role.name}` has the model `{model.name}`"
             span = model.spans.get("head") or model.span or op.span
             return [diagnose("FR0405", span, model=model.name, head=model.head, fault=fault)]
     return []

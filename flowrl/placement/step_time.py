@@ -1,7 +1,8 @@
 """A quick estimate of a step's time, to compare placements; the simulator's is the one that a plan prints.
 
-Ops are scheduled greedily in data order, each pool doing one thing at a time. With max_lag k, the bound is the larger
-of the busiest pool and the chain divided by 1 + k (the maximum cycle ratio with 1 + k tokens on the weights edge).
+Ops are scheduled greedily in data order, each pool doing one thing at a time, the members of an interaction together.
+With max_lag k, the bound is the larger of the busiest pool and the chain divided by 1 + k (the maximum cycle ratio with
+1 + k tokens on the weights edge).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import networkx as nx
 
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Op
+from flowrl.graph.interactions import interactions
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
 from flowrl.placement.op_time import Lines, OpTime
@@ -38,26 +40,34 @@ def step_seconds(
     seconds = {op.id: _op_seconds(op, times, placed) for op in graph.ops}
     busy: dict[str, float] = {}
     ready: dict[str, float] = {}
-    for id in _order(graph):
-        here = placed.get(graph.op(id).role)
-        start = max((ready[edge.source] for edge in _into(graph, id)), default=0.0)
-        if here is None:
-            ready[id] = start + seconds[id]
-            continue
-        start = max(start, busy.get(here.pool.name, 0.0))
-        ready[id] = busy[here.pool.name] = start + seconds[id]
+    for group in _order(graph):
+        here = [placed[graph.op(id).role].pool.name for id in group if graph.op(id).role in placed]
+        into = (ready[edge.source] for id in group for edge in _into(graph, id))
+        start = max([*into, *(busy.get(pool, 0.0) for pool in here)], default=0.0)
+        end = start + max(seconds[id] for id in group)
+        ready |= dict.fromkeys(group, end)
+        busy |= dict.fromkeys(here, end)
     chain = max(ready.values(), default=0.0) + _sync_seconds(graph, times, placed)
     load: dict[str, float] = {}
     for op in graph.ops:
         if op.role in placed:
             name = placed[op.role].pool.name
             load[name] = load.get(name, 0.0) + seconds[op.id]
-    return max(chain / (1 + graph.schedule.max_lag), max(load.values(), default=0.0))
+    return max(chain / (1 + _lag(graph)), max(load.values(), default=0.0))
+
+
+def _lag(graph: Graph) -> int:
+    """Steps by which generation may run ahead on every weights edge."""
+    edges = [edge for edge in graph.edges if edge.kind is EdgeKind.WEIGHTS and edge.every_updates is None]
+    return min((edge.tokens - 1 for edge in edges), default=graph.schedule.max_lag)
 
 
 def _op_seconds(op: Op, times: OpTime, placed: Mapping[str, Placed]) -> float:
     here = placed.get(op.role)
-    lines = times.host(op) if here is None else times.on_devices(here, op)
+    if times.work.interaction(op):
+        lines = times.together(op, placed)
+    else:
+        lines = times.host(op) if here is None else times.on_devices(here, op)
     moves = 2 * _sum(times.move_state(here)) if here is not None and here.offloaded and here.shape else 0.0
     return (_sum(lines) * op.firings + moves) / max(1, op.every_steps)
 
@@ -83,10 +93,13 @@ def _into(graph: Graph, id: str) -> list[Edge]:
     return [edge for edge in graph.edges if edge.target == id and edge.kind is EdgeKind.DATA]
 
 
-def _order(graph: Graph) -> list[str]:
-    digraph: nx.DiGraph[str] = nx.DiGraph()
-    digraph.add_nodes_from(op.id for op in graph.ops)
+def _order(graph: Graph) -> list[tuple[str, ...]]:
+    """Ops in data order, the members of an interaction together."""
+    members = {id: group for group in interactions(graph) for id in group}
+    digraph: nx.DiGraph[tuple[str, ...]] = nx.DiGraph()
+    digraph.add_nodes_from(members.get(op.id, (op.id,)) for op in graph.ops)
     for edge in graph.edges:
         if edge.kind in (EdgeKind.DATA, EdgeKind.STATE) and edge.tokens == 0:
-            digraph.add_edge(edge.source, edge.target)
+            source, target = (members.get(end, (end,)) for end in (edge.source, edge.target))
+            digraph.add_edge(source, target)
     return list(nx.topological_sort(digraph))

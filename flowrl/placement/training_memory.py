@@ -12,7 +12,9 @@ and fp32 gradients).
 
 from __future__ import annotations
 
+from flowrl.machine.denoiser import DenoiserShape
 from flowrl.machine.shape import ModelShape
+from flowrl.placement.adapter import adapter_moment, adapter_state
 from flowrl.placement.ledger import Given, Inputs, bytes_of, evaluate, line
 from flowrl.placement.placed import Placed, model_inputs
 from flowrl.plan.plan import LedgerLine
@@ -35,9 +37,12 @@ def layer_activation_formula(shape: ModelShape) -> str:
     Two RMS norms (a float32 copy of the input, the normalised and the scaled output, 4 bytes of inverse root) are
     8·H + 4·w·H + 8; queries and the attention's output 2·w·q; keys and values 2·w·k; log-sum-exp of flash attention
     4·n; gate, up, their activation and product 4·w·F. Qwen3's norms of queries and keys add (4 + w)·(q + k). A mixture
-    keeps e experts' feed-forwards, e gathered inputs and outputs, and float32 scores of its router (own estimate).
+    keeps e experts' feed-forwards, e gathered inputs and outputs, and float32 scores of its router (own estimate). A
+    denoiser's feed-forward has no gate (2·w·F), and its norms are modulated (2·w·H more; own estimate).
     """
     norms = " + (4 + w)*(q + k)" if shape.qk_norm else ""
+    if isinstance(shape, DenoiserShape):
+        return f"8*H + 6*w*H + 2*w*q + 2*w*k + 2*w*F + 4*n + 8{norms}"
     if shape.experts:
         return f"8*H + 4*w*H + 2*w*q + 2*w*k + 4*n + 8 + e*(4*w*F + 2*w*H) + 8*E{norms}"
     return f"8*H + 4*w*H + 2*w*q + 2*w*k + 4*w*F + 4*n + 8{norms}"
@@ -70,6 +75,10 @@ def update_inputs(placed: Placed, tokens: Given) -> dict[str, Given]:
 def resident_lines(placed: Placed) -> Lines:
     """What the role holds on each device between ops, if it is not offloaded."""
     inputs, role = model_inputs(placed), placed.role.name
+    if placed.shared:
+        return []
+    if placed.role.trainable and placed.adapter:
+        return adapter_state(placed, _optimizer_bytes(placed))
     if placed.role.trainable:
         return _trainer_state(placed, inputs)
     if placed.backend == "fsdp":
@@ -103,7 +112,9 @@ def _optimizer_bytes(placed: Placed) -> Given:
 def load_lines(placed: Placed) -> Lines:
     """While the role is loaded: what it holds then, and the largest tensor before it is cut."""
     inputs = {**model_inputs(placed), "B": Given(placed.model.largest_tensor, placed.model.origin)}
-    bytes_each = "4" if placed.role.trainable else "w"
+    if placed.shared:
+        return []
+    bytes_each = "4" if placed.role.trainable and not placed.adapter else "w"
     return [
         *resident_lines(placed),
         line("largest tensor, uncut", placed.role.name, "bytes", f"{bytes_each}*B", inputs),
@@ -111,7 +122,9 @@ def load_lines(placed: Placed) -> Lines:
 
 
 def export_lines(placed: Placed) -> Lines:
-    """While weights are sent: one whole tensor is gathered at a time, in the dtype of compute."""
+    """While weights are sent: one whole tensor is gathered at a time, in the dtype of compute; an adapter whole."""
+    if placed.adapter:
+        return [*resident_lines(placed), line("adapter", placed.role.name, "bytes", "w*A", model_inputs(placed))]
     inputs = {**model_inputs(placed), "B": Given(placed.model.largest_tensor, placed.model.origin)}
     return [*resident_lines(placed), line("tensor being sent", placed.role.name, "bytes", "w*B", inputs)]
 
@@ -134,6 +147,8 @@ def update_lines(placed: Placed, tokens: Given, micro_batches: int, stage: int) 
     if placed.backend == "megatron":
         return [*resident_lines(placed), *_megatron_update(placed, inputs, micro_batches, stage)]
     moments = fsdp_moments(placed, inputs, accumulates=micro_batches > 1)
+    if placed.adapter:
+        moments = [adapter_moment(placed, moment) for moment in moments]
     return [*resident_lines(placed), *max(moments, key=bytes_of)]
 
 

@@ -1,4 +1,4 @@
-"""How much work a step is: rows and tokens of each op, with where each figure comes from. No hardware.
+"""How much work a step is: tokens of each op's rows and how many rows, with where each figure comes from. No hardware.
 
 Lengths that the flow does not fix follow two printed rules: a mean is half of the most (`assume:` overrides it), and a
 prompt without `max_prompt_tokens` has at most 1,024 tokens, or what the model's positions leave beside the response.
@@ -8,27 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from flowrl.graph.graph import EdgeKind, Graph, Kind, Op
-from flowrl.graph.params import DataParams, ForwardParams, GenerateParams, UpdateParams
+from flowrl.graph.graph import EdgeKind, Graph, Op
+from flowrl.graph.interactions import interactions
+from flowrl.graph.params import DataParams, EnvParams, ForwardParams, GenerateParams, ScoreParams, UpdateParams
 from flowrl.machine.shape import ModelShape
+from flowrl.placement.counts import Counts, Rows, is_judge
+from flowrl.placement.denoiser import denoise_passes, image_lengths
 from flowrl.placement.ledger import Given
 from flowrl.placement.request import PlacementRequest
 
 UNKNOWN_PROMPT_TOKENS = 1024
 MEAN_SHARE = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Of one firing of an op: `prompts` prompts with `samples` samples each (1 where it works on prompts)."""
-
-    prompts: Given
-    samples: Given
-
-    @property
-    def count(self) -> int:
-        return int(self.prompts.value * self.samples.value)
+JUDGE_TOKENS = 512
+"""Of a judge's answer that has no limit of its own. Assumed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,43 +54,49 @@ class Workload:
     def __init__(self, graph: Graph, shapes: Mapping[str, ModelShape], request: PlacementRequest) -> None:
         self.graph = graph
         self.request = request
+        self.shapes = shapes
         used = {role.model for role in graph.roles if role.model is not None}
-        positions = [shape.max_positions for name, shape in shapes.items() if name in used]
+        positions = [s.max_positions for name, s in shapes.items() if name in used and s.max_positions]
         self._positions = min(positions, default=UNKNOWN_PROMPT_TOKENS)
-        self._generate = {op.label: op for op in graph.ops if isinstance(op.params, GenerateParams)}
+        self._counts = Counts(graph, request)
+        self._ops = {op.id: op for op in graph.ops}
+        self._interactions = interactions(graph)
+        self._lengths: dict[str, Lengths] = {}
         self._sources: dict[str, list[str]] = {}
         for edge in graph.edges:
             if edge.kind is EdgeKind.DATA:
                 self._sources.setdefault(edge.target, []).append(edge.source)
 
     def rows(self, op: Op) -> Rows:
-        """Of one firing. A validation set's size is not known before it is read: `step.prompts` stands for it."""
-        step, origin = self.graph.step, self.request.origin
-        prompts = Given(step.prompts, origin("step", "prompts"))
-        if isinstance(op.params, UpdateParams):
-            updates = max(1, op.params.updates)
-            where = origin("roles", op.role, "update", "updates")
-            where = where if where != "default" else origin("step", "updates")
-            prompts = Given(max(1, step.prompts // updates), f"step.prompts / {updates} updates, {where}")
-        samples = Given(step.samples_per_prompt, origin("step", "samples_per_prompt"))
-        generate = self._generate.get(op.label)
-        if op.label is not None and generate is not None and isinstance(generate.params, GenerateParams):
-            where = origin("roles", generate.role, f"generate@{op.label}", "samples_per_prompt")
-            samples = Given(generate.params.samples_per_prompt, where)
-        if self.graph.role(op.role).kind is Kind.DATA:
-            samples = Given(1, "one row a prompt")
-        return Rows(prompts=prompts, samples=samples)
+        """Of one firing, as expected."""
+        return self._counts.rows(op)
+
+    def writes_text(self, op: Op) -> bool:
+        """Whether an engine decodes in the op: generate, or a judge's own model."""
+        return isinstance(op.params, GenerateParams) or (is_judge(op) and self._model(op) is not None)
 
     def lengths(self, op: Op) -> Lengths:
-        """Of the rows that `op` reads."""
-        generate = op if isinstance(op.params, GenerateParams) else self._generate.get(op.label)
+        """Of the rows that `op` reads, or of a judge's calls. A denoiser's are its steps: see `passes`."""
+        found = self._lengths.get(op.id)
+        if found is None:
+            found = self._lengths[op.id] = self._lengths_of(op)
+        return found
+
+    def _lengths_of(self, op: Op) -> Lengths:
+        if is_judge(op):
+            return self._judged(op)
+        generate = self._generate(op)
         data = self._data(op)
-        if generate is None or not isinstance(generate.params, GenerateParams):
+        if generate is None:
             return self._lengths_of_data(data, op)
         params, key = generate.params, "generate" if generate.label is None else f"generate@{generate.label}"
+        assert isinstance(params, GenerateParams)
+        image = image_lengths(params, self._shape(generate), key)
+        if image is not None:
+            return Lengths(*image)
         most = Given(params.max_response_tokens, self._response_origin(generate.role, key))
         prompt = self._prompt_most(data, params.max_response_tokens)
-        assumed = self.request.assume.get(generate.id) or self.request.assume.get(f"{generate.role}.generate")
+        assumed = self._counts.assumed(generate)
         mean = Given(MEAN_SHARE * most.value, f"rule: half of max_response_tokens ({most.origin})")
         if assumed is not None and assumed.response_tokens is not None:
             mean = Given(min(assumed.response_tokens, most.value), assumed.origin)
@@ -105,9 +105,62 @@ class Workload:
             tail = Given(min(max(assumed.response_tokens_p99, mean.value), most.value), assumed.origin)
         return Lengths(prompt, _half(prompt), most, mean, tail, params.max_context_tokens)
 
+    def passes(self, op: Op) -> Given | None:
+        """Of a denoiser: forward passes of one sample in the op; None for a model of tokens."""
+        generate = self._generate(op)
+        if generate is None or not isinstance(generate.params, GenerateParams):
+            return None
+        return denoise_passes(generate.params, op, self._shape(generate))
+
+    def interaction(self, op: Op) -> tuple[Op, ...]:
+        """The ops that must be live with `op`, itself among them; empty if there is none."""
+        return next((tuple(self._ops[id] for id in group) for group in self._interactions if op.id in group), ())
+
+    def turns(self, op: Op) -> Given:
+        """Mean turns of an episode of an environment's step."""
+        said = self._counts.assumed(op)
+        if said is not None and said.turns is not None:
+            return Given(said.turns, said.origin)
+        most = op.params.max_turns if isinstance(op.params, EnvParams) else 1
+        return Given(max(1.0, MEAN_SHARE * most), f"rule: half of max_turns {most}")
+
+    def _generate(self, op: Op) -> Op | None:
+        """The call of generate whose rows `op` works on: its own, the one it reads, else the longest of its space."""
+        if isinstance(op.params, GenerateParams):
+            return op
+        read = [self._ops[i.source] for i in op.inputs if i.source is not None]
+        calls = [o for o in read if isinstance(o.params, GenerateParams)]
+        calls = calls or [self._ops[id] for id in sorted(self._counts.space(op))]
+        made = [(o.params.max_response_tokens, o) for o in calls if isinstance(o.params, GenerateParams)]
+        return max(made, key=lambda each: each[0])[1] if made else None
+
+    def _judged(self, op: Op) -> Lengths:
+        """A judge reads the prompt with its response, or both responses of a pair. Its template is not counted."""
+        assert isinstance(op.params, ScoreParams)
+        generate, data = self._generate(op), self._data(op)
+        read = self.lengths(generate) if generate is not None else self._lengths_of_data(data, op)
+        count = 2 if op.method == "compare" else 1
+        how = f"prompt and {count} response{'s' if count > 1 else ''}; the judge's template is not counted"
+        most = read.prompt_most.value + count * read.response_most.value
+        mean = read.prompt_mean.value + count * read.response_mean.value
+        sampling: dict[str, Any] = op.params.extra.get("generate", {})
+        longest = sampling.get("max_response_tokens")
+        answer = Given(longest or JUDGE_TOKENS, f"roles.{op.role}.generate" if longest else "rule: a judge's answer")
+        said = self._counts.assumed(op)
+        half = _half(answer)
+        if said is not None and said.response_tokens is not None:
+            half = Given(min(said.response_tokens, answer.value), said.origin)
+        return Lengths(Given(most, how), Given(mean, how), answer, half, answer, sampling.get("max_context_tokens"))
+
+    def _model(self, op: Op) -> str | None:
+        return self.graph.role(op.role).model
+
+    def _shape(self, op: Op) -> ModelShape | None:
+        return self.shapes.get(self._model(op) or "")
+
     def seconds(self, op: Op) -> Given | None:
         """What `assume:` says of the latency of one call."""
-        assumed = self.request.assume.get(op.id) or self.request.assume.get(f"{op.role}.{op.method}")
+        assumed = self._counts.assumed(op)
         return None if assumed is None or assumed.seconds is None else Given(assumed.seconds, assumed.origin)
 
     def _response_origin(self, role: str, key: str) -> str:

@@ -12,6 +12,7 @@ from flowrl.compiler.lower.data import lower_data
 from flowrl.compiler.lower.edge_checks import check_attributes, check_interactions, check_weights
 from flowrl.compiler.lower.edges import CallSite, check_updates, head_of, lower_edges
 from flowrl.compiler.lower.effects import check_effects
+from flowrl.compiler.lower.gates import check_gate
 from flowrl.compiler.lower.mixes import check_mixes
 from flowrl.compiler.lower.ops import check_inputs, lower_op, with_starts
 from flowrl.compiler.lower.params import engine_params, forward_params, optimizer_params
@@ -50,6 +51,7 @@ def lower_stage(spec: FlowSpec, index: int) -> Graph:
     ops = with_starts(stage, ops, declared)
     check_inputs(stage, ops)
     check_effects(stage, sites)
+    check_gate(stage, ops)
     if stage.problems:
         raise FlowError(problem for i, problem in enumerate(stage.problems) if problem not in stage.problems[:i])
     document = stage.document
@@ -123,7 +125,7 @@ def _model(stage: Stage, name: str) -> Model:
         inline=None if shape is None else shape.model_dump(exclude_none=True),
         lora=None if model.lora is None else model.lora.model_dump(),
         span=stage.key_span("models", name) if shape is not None else _source_span(stage, name),
-        spans=stage.written_keys("models", name, keys=("head", "dtype")),
+        spans=stage.written_keys("models", name, keys=("head", "dtype", "lora")),
     )
 
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from flowrl.compiler.lower.stage import Stage
 from flowrl.diag.span import Span
-from flowrl.placement.request import Assumption, LayoutRequest, Mode, PlacementRequest, PoolRequest
+from flowrl.placement.request import STEP_TIME, Assumption, LayoutRequest, Mode, PlacementRequest, PoolRequest
 from flowrl.spec.flow import FlowSpec, Origin, OriginKind
 from flowrl.spec.schema import AssumeDocument, DistributionDocument, PlacementDocument, PoolDocument
 
@@ -31,6 +31,8 @@ def lower_placement(spec: FlowSpec, index: int) -> PlacementRequest:
         pools=tuple(_pool(stage, name, pool) for name, pool in placement.pools.items()),
         pin=dict(placement.pin),
         apart=placement.apart,
+        objective=placement.objective or STEP_TIME,
+        objective_span=stage.span("placement", "objective"),
     )
 
 
@@ -64,6 +66,9 @@ def _assumption(stage: Stage, id: str, document: AssumeDocument) -> Assumption:
         response_tokens=_mean(tokens),
         response_tokens_p99=tokens.p99 if isinstance(tokens, DistributionDocument) else None,
         seconds=_mean(seconds),
+        turns=_mean(document.turns),
+        keep=document.keep,
+        share=document.share,
         origin=f"assume {span}" if span is not None else "assume",
     )
 

@@ -92,4 +92,17 @@ CODES: tuple[Code, ...] = (
         why="the memory, the legal layouts and the program all depend on the backend",
         help="write `backend:` on `{role}`; backends for a {kind}: {able}",
     ),
+    Code(
+        id="FR0416",
+        headline="the backend does not run this head",
+        label="`{role}` runs the model `{model}` of head {head} on `{backend}`",
+        why="`{backend}` runs models of head {heads}",
+    ),
+    Code(
+        id="FR0417",
+        headline="no such matrix to adapt",
+        label="`{name}` is in no layer of {model}",
+        why="LoRA puts its adapters beside matrices that the model has; one that it has not would train nothing",
+        help="targets of this model: {known}; `all_linear` is all of them",
+    ),
 )

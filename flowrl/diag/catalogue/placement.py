@@ -48,8 +48,8 @@ CODES: tuple[Code, ...] = (
         id="FR0507",
         headline="more ranks than rows",
         label="`{op}` has {rows:,} rows a firing, `{role}` has {dp} data-parallel ranks",
-        why="{sum} = {rows:,} rows, so {idle} of {dp} ranks would have none",
-        help="use at most {rows:,} devices for `{role}`, or a larger minibatch (fewer `updates`, more `prompts`)",
+        why="{sum} = {rows:,} rows, and {ranks}: {idle} of {dp} ranks would have none",
+        help="nearest legal sizes: {nearest}",
     ),
     Code(
         id="FR0508",
@@ -105,5 +105,25 @@ CODES: tuple[Code, ...] = (
         label="`host` is where roles without a device live",
         why="its slots are processor cores, so it can't be given GPUs",
         help="give the pool another name",
+    ),
+    Code(
+        id="FR0517",
+        headline="two sides of an interaction in one pool",
+        label="{roles} would share pool `{pool}`",
+        why="they answer each other within an episode, so all are live at once; roles of one pool take turns on it",
+        help="give each of them a pool of its own, or leave the choice to `placement: auto`",
+    ),
+    Code(
+        id="FR0518",
+        headline="unknown objective",
+        label="`{name}` is not something that placement can minimise",
+        help="write `objective: step_time`, which is the default, or leave it out",
+    ),
+    Code(
+        id="FR0519",
+        headline="a pool without a group of nodes",
+        label="pool `{pool}` does not say on which nodes it is",
+        why="the cluster has several groups: {known}",
+        help="write `group:` on the pool",
     ),
 )
