@@ -42,7 +42,7 @@ def check(file: FilePath, sets: Sequence[str] = (), cluster: str | None = None) 
         found = check_spec(spec)
         if len(found.graphs) < len(spec.stages):
             return found
-        return Checked(found.graphs, compile_spec(spec, cluster).diagnostics)
+        return Checked(found.graphs, compile_spec(spec, cluster, found).diagnostics)
     except FlowError as error:
         return Checked((), error.diagnostics)
 

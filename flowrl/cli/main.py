@@ -15,13 +15,23 @@ from msgspec import to_builtins
 
 from flowrl import __version__
 from flowrl.cli.group import FlowGroup, UnknownName, run_group, voice_of
-from flowrl.cli.options import cluster_option, launcher_option, output_options, run_at_step, runs_option, sets_option
-from flowrl.cli.results import result_line, result_record
+from flowrl.cli.options import (
+    cluster_option,
+    launcher_option,
+    output_options,
+    report_options,
+    run_at_step,
+    runs_option,
+    sets_option,
+)
+from flowrl.cli.results import fixed_line, result_line, result_record
 from flowrl.cli.voice import Voice, as_json, count_line, has_color, is_ascii, worst
 from flowrl.diag.catalogue import CODES
+from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.diag.pages import page
 
 if TYPE_CHECKING:
+    from flowrl.api import Fixed
     from flowrl.runtime.result import RunResult
 
 INFEASIBLE = 4
@@ -47,20 +57,44 @@ def flowrl(context: click.Context) -> None:
 
 
 @flowrl.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@cluster_option
-@sets_option
+@click.option("--preset", metavar="NAME", required=True, help="Preset that the flow starts from.")
+@click.argument("target", metavar="[FILE|FOLDER]", type=click.Path(path_type=Path), default=Path())
 @output_options
 @click.pass_context
-def check(context: click.Context, file: Path, cluster: str | None, sets: tuple[str, ...], **_: object) -> None:
+def init(context: click.Context, target: Path, preset: str, **_: object) -> None:
+    """Write a commented flow that uses a preset, and the functions that it names. Overwrites nothing."""
+    from flowrl import api
+
+    voice = voice_of(context)
+    written = [str(file) for file in api.init(preset, target)]
+    voice.data(as_json({"files": written}) if voice.json else f"wrote {', '.join(written)}")
+
+
+@flowrl.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--fix", "fixes", is_flag=True, help="Make the edits that are certain, and show them.")
+@cluster_option
+@sets_option
+@report_options
+@click.pass_context
+def check(
+    context: click.Context, file: Path, fixes: bool, cluster: str | None, sets: tuple[str, ...], **_: object
+) -> None:
     """Report every fault of FILE at once, and run nothing."""
     from flowrl import api
 
     voice = voice_of(context)
-    checked = api.check(file, sets=sets, cluster=cluster)
-    voice.diagnostics(checked.diagnostics, stream=sys.stdout if voice.json else None)
-    if not voice.json:
-        voice.data(f"{file}: {count_line(checked.diagnostics)}")
+    changed: list[Fixed] = []
+    if fixes:
+        changed, checked = api.fix(file, sets=sets, cluster=cluster)
+    else:
+        checked = api.check(file, sets=sets, cluster=cluster)
+    for fixed in changed:
+        click.echo(fixed.diff(), err=voice.format != "text", nl=False)
+    voice.diagnostics(checked.diagnostics, stream=None if voice.format == "text" else sys.stdout)
+    if voice.format == "text":
+        told = f"{fixed_line(changed)}; " if fixes else ""
+        voice.data(f"{file}: {told}{count_line(checked.diagnostics)}")
     context.exit(worst(checked.diagnostics))
 
 
@@ -69,7 +103,7 @@ def check(context: click.Context, file: Path, cluster: str | None, sets: tuple[s
 @cluster_option
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan here as JSON.")
 @sets_option
-@output_options
+@report_options
 @click.pass_context
 def plan(
     context: click.Context, file: Path, cluster: str | None, output: Path | None, sets: tuple[str, ...], **_: object
@@ -81,7 +115,9 @@ def plan(
     made = api.plan(file, sets=sets, cluster=cluster)
     if output is not None:
         write(output, api.dumps(made))
-    if voice.json:
+    if voice.sarif:
+        voice.diagnostics(made.diagnostics)
+    elif voice.json:
         voice.data(api.dumps(made).decode())
     else:
         voice.data(api.render(made, voice.width, has_color(sys.stdout), is_ascii(sys.stdout)))
@@ -126,10 +162,12 @@ def resume(context: click.Context, run_folder: Path, launcher: str | None, **_: 
 
 
 def write(file: Path, data: bytes) -> None:
+    """Raises FlowError FR0026."""
     try:
         file.write_bytes(data)
     except OSError as error:
-        raise click.ClickException(f"cannot write `{file}`: {error.strerror}") from error
+        problem = (error.strerror or str(error)).lower()
+        raise FlowError(diagnose("FR0026", file=file, problem=problem)) from None
 
 
 def tell_result(voice: Voice, result: RunResult) -> None:
@@ -158,15 +196,18 @@ def export(
 
 @flowrl.command()
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--origins", is_flag=True, help="Every value, also defaults, with a comment that says where it came from."
+)
 @sets_option
 @output_options
 @click.pass_context
-def expand(context: click.Context, file: Path, sets: tuple[str, ...], **_: object) -> None:
-    """Print FILE with its preset, variables and `--set` worked in."""
+def expand(context: click.Context, file: Path, origins: bool, sets: tuple[str, ...], **_: object) -> None:
+    """Print FILE with its preset, included files, variables and `--set` worked in."""
     from flowrl import api
 
     voice = voice_of(context)
-    text = api.expand(file, sets=sets)
+    text = api.expand(file, sets=sets, origins=origins)
     voice.data(as_json({"flow": text}) if voice.json else text)
 
 

@@ -13,8 +13,17 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 def output_options(command: Command) -> Command:
     """`--format` and `--width`: how the command talks (voice.py reads them)."""
+    return _output(command, "text", "json")
+
+
+def report_options(command: Command) -> Command:
+    """The same for commands whose diagnostics may be the data: also SARIF."""
+    return _output(command, "text", "json", "sarif")
+
+
+def _output(command: Command, *formats: str) -> Command:
     width = click.option("--width", type=click.IntRange(60, 300), metavar="COLUMNS", help="Width of text output.")
-    choice = click.Choice(["text", "json"])
+    choice = click.Choice(formats)
     return click.option("--format", type=choice, default="text", show_default=True, help="Form of the output.")(
         width(command)
     )

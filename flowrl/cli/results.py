@@ -1,12 +1,22 @@
-"""What a run came to, in one line or as a JSON object. Takes a RunResult, gives text."""
+"""What a command came to, in one line or as a JSON object. Takes what the api gives, gives text."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from flowrl.api import Fixed
     from flowrl.runtime.result import RunResult
+
+
+def fixed_line(changed: Sequence[Fixed]) -> str:
+    """`2 places mended`, or that no edit is certain."""
+    edits = sum(fixed.edits for fixed in changed)
+    if edits == 0:
+        return "nothing to mend: no fix is certain"
+    return f"{edits} place{'' if edits == 1 else 's'} mended"
 
 
 def result_line(result: RunResult) -> str:

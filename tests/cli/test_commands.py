@@ -91,7 +91,7 @@ def test_folder_that_is_no_run_is_told(capsys: pytest.CaptureFixture[str], tmp_p
 
 def test_plan_file_that_cannot_be_written_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert call("plan", PPO, "-o", str(tmp_path / "none" / "plan.json")) == 1
-    assert capsys.readouterr().err.startswith("error: cannot write `")
+    assert capsys.readouterr().err.startswith("error[FR0026]: file cannot be written")
 
 
 def test_expanded_flow_has_the_same_digest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

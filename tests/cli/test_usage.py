@@ -27,14 +27,14 @@ def test_help_lists_commands_in_the_order_of_a_flows_life(capsys: pytest.Capture
     assert call("--help") == 0
     lines = capsys.readouterr().out.partition("Commands:")[2].split("\n")
     names = [line.split()[0] for line in lines if line.strip()]
-    assert names == ["check", "plan", "run", "resume", "export", "expand", "explain", "schema"]
+    assert names == ["init", "check", "plan", "run", "resume", "export", "expand", "show", "explain", "schema"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message", "help_line"),
     [
         (["plna"], "no command `plna`", "a command with a near name exists: plan"),
-        (["zzz"], "no command `zzz`", "the commands are check, plan"),
+        (["zzz"], "no command `zzz`", "the commands are init, check, plan"),
         (["plan", "--clutser", "x", "f.yaml"], "no option `--clutser`", "an option with a near name exists: --cluster"),
         (["plan"], "missing argument `FILE`", "flowrl plan --help"),
         (["plan", "f.yaml", "--width", "7"], "7 is not in the range", "flowrl plan --help"),
