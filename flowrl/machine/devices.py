@@ -12,6 +12,7 @@ from flowrl.machine.cluster import Device, NodeGroup
 
 MIB = 2**20
 GIB = 2**30
+ALL_DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class DeviceCard:
     node_memory_bytes: int
     network_bytes_per_second: float
     sources: Mapping[str, str]
+    dtypes: tuple[str, ...] = ALL_DTYPES
+    """In which it computes at full speed; a device before 2020 has no bfloat16."""
 
 
 def node_group(card: DeviceCard, name: str, nodes: int, devices_per_node: int) -> NodeGroup:
@@ -60,6 +63,7 @@ def _card(name: str, entry: dict[str, Any]) -> DeviceCard:
         node_memory_bytes=entry["node_memory_gib"] * GIB,
         network_bytes_per_second=entry["network_gbps"] * 1e9,
         sources=sources,
+        dtypes=tuple(entry.get("dtypes", ALL_DTYPES)),
     )
 
 

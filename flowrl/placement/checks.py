@@ -9,12 +9,14 @@ from typing import Any
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, Label, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
-from flowrl.graph.graph import Graph, Kind, Role
+from flowrl.graph.graph import EdgeKind, Graph, Kind, Role
 from flowrl.machine.cluster import Cluster, NodeGroup
 from flowrl.machine.shape import ModelShape
 from flowrl.machine.traits import TRAITS, illegal_axis, layout_fault, legal_tp
-from flowrl.placement.placed import HOST, needs_devices
-from flowrl.placement.request import LayoutRequest, Mode, PlacementRequest, PoolRequest
+from flowrl.placement.engine_checks import engine_faults
+from flowrl.placement.placed import HOST, needs_devices, sides
+from flowrl.placement.request import STEP_TIME, LayoutRequest, Mode, PlacementRequest, PoolRequest
+from flowrl.placement.sync_checks import sync_faults
 from flowrl.placement.workload import Workload
 
 AUTO_POOLS = {
@@ -25,15 +27,20 @@ AUTO_POOLS = {
 
 
 def check_request(graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]) -> None:
-    """Raise FlowError with every fault (FR0410, FR0411, FR0502 to FR0506, FR0508, FR0509, FR0513, FR0840, FR0853)."""
+    """Raise FlowError with every fault (FR0410, FR0411, FR0502 to FR0506, FR0508, FR0509, FR0513, FR0840, FR0853,
+    and those of engine_checks.py and sync_checks.py)."""
     faults = [
         *_role_names(graph, request),
-        *_pool_names(request),
+        *_pool_names(graph, request),
         *_doubled(request),
         *_apart_in_one_pool(request),
+        *_sides_in_one_pool(graph, request),
+        *_objective(request),
         *_counts(cluster, request),
         *_layouts(graph, cluster, request, shapes),
         *_engines(graph, cluster, request, shapes),
+        *engine_faults(graph, cluster, request, shapes),
+        *sync_faults(graph, shapes),
     ]
     if faults:
         raise FlowError(faults)
@@ -75,8 +82,9 @@ def _unknown(code: str, name: str, known: list[str], span: Span | None, **facts:
     return diagnose(code, span, name=name, known=", ".join(known), helps=helps, **facts)
 
 
-def _pool_names(request: PlacementRequest) -> Iterator[Diagnostic]:
-    known = [pool.name for pool in request.pools] or list(AUTO_POOLS.get(request.mode, ()))
+def _pool_names(graph: Graph, request: PlacementRequest) -> Iterator[Diagnostic]:
+    own = [role for roles in sides(graph) for role in roles]
+    known = [pool.name for pool in request.pools] or [*AUTO_POOLS.get(request.mode, ()), *own]
     for role, pool in request.pin.items():
         if pool not in known:
             yield _unknown("FR0506", pool, known, request.span, where=f"`placement.pin` of `{role}`")
@@ -107,11 +115,35 @@ def _apart_in_one_pool(request: PlacementRequest) -> Iterator[Diagnostic]:
             yield diagnose("FR0508", request.span, roles=", ".join(group), pool=shared or "all")
 
 
+def _sides_in_one_pool(graph: Graph, request: PlacementRequest) -> Iterator[Diagnostic]:
+    home = {name: pool.name for pool in request.pools for name in pool.roles} | request.pin
+    for roles in sides(graph):
+        homes = [home[name] for name in roles if name in home]
+        shared = next((pool for pool in homes if homes.count(pool) > 1), None)
+        if shared is not None or request.mode is Mode.COLOCATED:
+            names = " and ".join(f"`{name}`" for name in roles)
+            edges = (e for e in graph.declared if e.kind is EdgeKind.INTERACTION and e.source.split(".")[0] in roles)
+            also = [Label(edge.span, "they interact here") for edge in edges if edge.span is not None][:1]
+            yield diagnose(
+                "FR0517", request.span or graph.role(roles[0]).span, also=also, roles=names, pool=shared or "all"
+            )
+
+
+def _objective(request: PlacementRequest) -> Iterator[Diagnostic]:
+    if request.objective != STEP_TIME:
+        near = near_names(request.objective, [STEP_TIME])
+        span = request.objective_span
+        helps = [Help(text=f"a near name exists: `{STEP_TIME}`", span=span)] if near else []
+        yield diagnose("FR0518", span, helps=helps, name=request.objective)
+
+
 def _counts(cluster: Cluster, request: PlacementRequest) -> Iterator[Diagnostic]:
     groups = {group.name: group for group in cluster.groups}
     for pool in request.pools:
         if pool.group is not None and pool.group not in groups:
             yield _unknown("FR0513", pool.group, list(groups), pool.span, pool=pool.name)
+        if pool.group is None and len(groups) > 1:
+            yield diagnose("FR0519", pool.span, pool=pool.name, known=", ".join(groups))
     wanted: dict[str, list[PoolRequest]] = {}
     for pool in request.pools:
         wanted.setdefault(pool.group or cluster.groups[0].name, []).append(pool)
@@ -123,7 +155,8 @@ def _counts(cluster: Cluster, request: PlacementRequest) -> Iterator[Diagnostic]
             text = " + ".join(f"{pool.gpus} (`{pool.name}`)" for pool in pools)
             facts: dict[str, Any] = {"needed": needed, "there": there, "over": needed - there, "sum": text}
             span = pools[-1].span or request.span
-            yield diagnose("FR0502", span, helps=_more_slots(groups[name], needed), cluster=cluster.name, **facts)
+            where = cluster.name if len(groups) == 1 else f"{cluster.name}, group {name},"
+            yield diagnose("FR0502", span, helps=_more_slots(groups[name], needed), cluster=where, **facts)
 
 
 def _more_slots(group: NodeGroup, needed: int) -> list[Help]:

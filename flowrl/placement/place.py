@@ -10,26 +10,38 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
+from flowrl.diag.diagnostic import FlowError
 from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
 from flowrl.placement.decisions import decide
+from flowrl.placement.engine_checks import warn_positions
 from flowrl.placement.infeasible import explain
 from flowrl.placement.memory import memory
 from flowrl.placement.request import Placement, PlacementRequest
+from flowrl.placement.row_checks import warn_rows
 from flowrl.placement.search import search
+from flowrl.placement.sync_checks import unreachable
+from flowrl.placement.workload import Workload
 
 
 def place(graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]) -> Placement:
     """Pools, decisions and memory of one stage. Deterministic.
 
-    Raises FlowError for a request that no sizes can meet (FR0410, FR0411, FR0502 to FR0509, FR0513, FR0514, FR0516);
-    one that does not fit in memory comes back with FR0501 in `diagnostics`.
+    Raises FlowError for a request that no sizes can meet (FR04 and FR05, as `check_request` and `search` say). One that
+    does not fit in memory comes back with FR0501 in `diagnostics`.
     """
     best, tried = search(graph, cluster, request, shapes)
+    broken = tuple(unreachable(graph, cluster, best.laid.pools))
+    if broken:
+        raise FlowError(broken)
     decisions = decide(graph, cluster, request, best, tried)
     needed = memory(graph, best.laid.pools, shapes, cluster, request=request, decisions=decisions)
-    found = Placement(pools=best.laid.pools, decisions=decisions, memory=needed)
+    told = (
+        *warn_positions(graph, request, shapes),
+        *warn_rows(graph, Workload(graph, shapes, request), best.laid.pools),
+    )
+    found = Placement(pools=best.laid.pools, decisions=decisions, memory=needed, diagnostics=told)
     if best.laid.fits:
         return found
-    return replace(found, diagnostics=(explain(graph, cluster, request, shapes, found, best),))
+    return replace(found, diagnostics=(explain(graph, cluster, request, shapes, found, best), *told))

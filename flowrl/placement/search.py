@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
-from flowrl.graph.graph import Graph, Op
+from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
 from flowrl.placement.checks import check_request
 from flowrl.placement.layouts import Laid, Layouts
-from flowrl.placement.ledger import Given
 from flowrl.placement.options import Option, options
 from flowrl.placement.recompute import choices
 from flowrl.placement.request import PlacementRequest
+from flowrl.placement.row_checks import more_ranks_than_rows, starved
 from flowrl.placement.step_time import step_seconds
 from flowrl.placement.workload import Workload
-from flowrl.plan.plan import Pool
-
-_SPREAD_BACKENDS = ("fsdp", "megatron")
-"""Backends whose ranks meet in collectives: each of them needs a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +57,13 @@ def search(
     def candidate(option: Option, recompute: Mapping[str, str]) -> Candidate:
         laid = layouts.lay_out(option, recompute)
         seconds = step_seconds(graph, laid.pools, shapes, cluster, request)
-        return Candidate(option, laid, seconds, _starved(graph, work, laid.pools) is not None, recompute)
+        return Candidate(option, laid, seconds, starved(graph, work, laid.pools) is not None, recompute)
 
     tried = [_best_of([candidate(option, choice) for choice in choices(graph)]) for option in found]
     best = min(tried, key=Candidate.rank)
-    short = _starved(graph, work, best.laid.pools)
+    short = starved(graph, work, best.laid.pools)
     if short is not None:
-        raise FlowError(_more_ranks_than_rows(work, *short))
+        raise FlowError(more_ranks_than_rows(work, *short))
     return best, tried
 
 
@@ -76,27 +71,6 @@ def _best_of(variants: Sequence[Candidate]) -> Candidate:
     """The best of one option's candidates, with the others: the first of equals, which recomputes least."""
     best = min(variants, key=Candidate.rank)
     return replace(best, variants=tuple(each for each in variants if each is not best))
-
-
-def _starved(graph: Graph, work: Workload, pools: Sequence[Pool]) -> tuple[Op, int] | None:
-    """The first op with fewer rows than its role has data-parallel ranks, and their number."""
-    ranks = {entry.role: entry.layout.dp for pool in pools if pool.devices for entry in pool.roles}
-    for op in graph.ops:
-        spread = graph.role(op.role).backend in _SPREAD_BACKENDS
-        if spread and op.role in ranks and work.rows(op).count < ranks[op.role]:
-            return op, ranks[op.role]
-    return None
-
-
-def _more_ranks_than_rows(work: Workload, op: Op, dp: int) -> Diagnostic:
-    rows = work.rows(op)
-    text = f"{_counted(rows.prompts, 'prompt')} * {_counted(rows.samples, 'sample')}"
-    facts: dict[str, Any] = {"op": op.id, "role": op.role, "rows": rows.count, "dp": dp, "idle": dp - rows.count}
-    return diagnose("FR0507", work.request.span or op.span, sum=text, **facts)
-
-
-def _counted(count: Given, name: str) -> str:
-    return f"{int(count.value):,} {name}{'' if count.value == 1 else 's'}"
 
 
 def _nothing_left(cluster: Cluster, request: PlacementRequest) -> Diagnostic:

@@ -117,7 +117,7 @@ def test_each_figure_of_the_catalogue_has_a_source() -> None:
 def test_marketing_figures_agree_with_the_catalogue() -> None:
     """Memory in GB as sold, within 12 %: a slip of units or of a digit would show."""
     sold = {"A100-40G": 40, "A100-80G": 80, "H100-80G": 80, "H800": 80, "H200": 141, "H20": 96, "B200": 180}
-    sold |= {"L40S": 48, "L4": 24, "A10": 24, "RTX4090": 24}
+    sold |= {"L40S": 48, "L4": 24, "A10": 24, "RTX4090": 24, "V100-32G": 32}
     for name, gigabytes in sold.items():
         assert DEVICES[name].memory_bytes / 1e9 == pytest.approx(gigabytes, rel=0.12)
     assert set(sold) | {"cpu"} == set(DEVICE_CARDS)

@@ -166,7 +166,7 @@ def test_an_engine_without_room_for_one_sequence_does_not_start() -> None:
 
 
 def test_a_limit_of_the_context_bounds_the_cache() -> None:
-    flow = GRPO.replace("max_response_tokens: 2048", "max_response_tokens: 2048, max_context_tokens: 1500")
+    flow = GRPO.replace("max_response_tokens: 2048", "max_response_tokens: 1400, max_context_tokens: 1500")
     for text, tokens in ((GRPO, 3072), (flow, 1500)):
         start = next(e for e in told_text(text).placement.memory if e.phase == "start actor_infer")
         cache = next(line for line in start.lines if line.what.startswith("KV cache"))

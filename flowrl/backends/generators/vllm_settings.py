@@ -13,6 +13,7 @@ from typing import Any
 
 from flowrl.backends.contract import RankSetup
 from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
+from flowrl.machine.engines import RESERVED
 from flowrl.machine.traits import TRAITS
 
 CPU_BLOCK_TOKENS = 32
@@ -25,25 +26,6 @@ SEQUENCES = 256
 """Most samples at once on a CPU; on a GPU vLLM chooses."""
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 WORKER_EXTENSION = "flowrl.backends.generators.vllm_worker.WeightExtension"
-RESERVED = frozenset(
-    {
-        "model",
-        "tokenizer",
-        "skip_tokenizer_init",
-        "dtype",
-        "seed",
-        "logprobs_mode",
-        "max_model_len",
-        "tensor_parallel_size",
-        "pipeline_parallel_size",
-        "data_parallel_size",
-        "distributed_executor_backend",
-        "worker_extension_cls",
-        "generation_config",
-        "gpu_memory_utilization",
-    }
-)
-"""Engine arguments that other keys of the flow decide, or on which the runtime relies."""
 
 
 def environment(device: str, threads: int) -> dict[str, str]:
@@ -132,7 +114,7 @@ def faults(setup: RankSetup, config: Mapping[str, Any]) -> list[Diagnostic]:
         sizes = ", ".join(str(one) for one in CPU_HEAD_SIZES)
         facts = {"hidden": config.get("hidden_size"), "heads": _heads(config)[0], "size": size, "sizes": sizes}
         found.append(diagnose("FR0853", span, role=name, **facts))
-    reserved = sorted(RESERVED & set(setup.role.engine.extra))
+    reserved = sorted(RESERVED["vllm"] & set(setup.role.engine.extra))
     found += [diagnose("FR0844", span, role=name, key=key) for key in reserved]
     return found + ([] if found else _cache_faults(setup, config))
 

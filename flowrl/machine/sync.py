@@ -1,0 +1,79 @@
+"""How weights may travel: transports with their reach, and which trainers can name the weights of which models.
+
+Data and pure checks; opens nothing. An edge names its transport, or placement decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transport:
+    name: str
+    across_nodes: bool
+    """Whether it reaches devices of another node."""
+    on_cpu: bool
+    one_device: bool = True
+    """Whether both ends may share a device."""
+    source: str
+    """Where the facts come from."""
+
+
+TRANSPORTS: Mapping[str, Transport] = {
+    each.name: each
+    for each in (
+        Transport(
+            name="shared_memory",
+            across_nodes=False,
+            on_cpu=True,
+            source="shm_open(3): an object is seen by the processes of one host",
+        ),
+        Transport(
+            name="cuda_ipc",
+            across_nodes=False,
+            on_cpu=False,
+            source="CUDA C++ Programming Guide, interprocess communication: handles are valid on one node",
+        ),
+        Transport(
+            name="nccl",
+            across_nodes=True,
+            on_cpu=False,
+            one_device=False,
+            source="NCCL refuses two ranks of a communicator on one GPU (`Duplicate GPU detected`)",
+        ),
+        Transport(name="object_store", across_nodes=True, on_cpu=True, source="Ray: objects are copied between nodes"),
+        Transport(name="disk", across_nodes=True, on_cpu=True, source="a folder that all nodes see"),
+    )
+}
+
+HANDS_OVER: Mapping[str, frozenset[str]] = {
+    "megatron": frozenset({"llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"}),
+}
+"""Architectures whose weights a trainer can give under the names of transformers, which generators read. A backend that
+is not here trains the module of transformers itself, so that its names are those already; Megatron Core fuses q, k, v
+and the two halves of the feed-forward, which has to be undone model by model."""
+
+
+def transport_fault(transport: Transport, source: Sequence[str], target: Sequence[str], on_cpu: bool) -> str | None:
+    """Why weights cannot go from the devices `source` to the devices `target` by `transport`; None if they can. Devices
+    are `nodeN/M` or `GROUP/nodeN/M`."""
+    if on_cpu and not transport.on_cpu:
+        return f"`{transport.name}` carries memory of GPUs, and here are none"
+    shared = sorted(set(source) & set(target))
+    if shared and not transport.one_device:
+        return f"`{transport.name}` takes each GPU once, and both ends are on {shared[0]}"
+    far = sorted({_node(device) for device in target} - {_node(device) for device in source})
+    if far and not transport.across_nodes:
+        return f"`{transport.name}` stays within a node, and {far[0]} has a receiver and no sender"
+    return None
+
+
+def legal_transports(source: Sequence[str], target: Sequence[str], on_cpu: bool) -> tuple[str, ...]:
+    """Names of the transports by which weights can go, in the table's order."""
+    return tuple(name for name, each in TRANSPORTS.items() if transport_fault(each, source, target, on_cpu) is None)
+
+
+def _node(device: str) -> str:
+    return device.rpartition("/")[0]
