@@ -8,7 +8,7 @@ below it and from every update of its space; with `step.refill` exactly `step.pr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
@@ -75,6 +75,8 @@ class Rows:
         self._below = {f.id: reachable([f.id], pairs) - {f.id} for f in dropping}
         """Each dropping filter and the ops below it."""
         self._feeding = {f.id: reachable([f.id], [(b, a) for a, b in pairs]) - {f.id} for f in dropping}
+        masking = [op for op in graph.ops if isinstance(op.params, FilterParams) and op not in dropping]
+        self._masked = {f.id: reachable([f.id], pairs) - {f.id} for f in masking}
 
     def bounds(self, op: Op) -> RowBounds:
         """Rows of `op` a step."""
@@ -117,10 +119,15 @@ class Rows:
     def filters(self, op: Op) -> tuple[Op, ...]:
         """The dropping filters whose rows `op` does not see, upstream first: those above it, and for an update all of
         its space."""
-        found = [
-            id for id in self._below if op.id in self._below[id] or (op.method == "update" and self._shares(id, op))
-        ]
-        found.sort(key=lambda id: (sum(id in below for below in self._below.values()), id))
+        return self._deciding(op, self._below)
+
+    def governing(self, op: Op) -> tuple[Op, ...]:
+        """The filters, dropping or masking, that decide on rows of `op`: the same rule for both."""
+        return self._deciding(op, {**self._below, **self._masked})
+
+    def _deciding(self, op: Op, below: Mapping[str, frozenset[str]]) -> tuple[Op, ...]:
+        found = [id for id in below if op.id in below[id] or (op.method == "update" and self._shares(id, op))]
+        found.sort(key=lambda id: (sum(id in each for each in below.values()), id))
         return tuple(self._ops[id] for id in found)
 
     def whole_set(self, op: Op) -> bool:
@@ -246,13 +253,26 @@ def _picked(count: _Count) -> _Count:
 
 
 def _sources(graph: Graph) -> Mapping[str, frozenset[str]]:
-    """The ops directly above each op: along declared edges, and along bound inputs of ops that passes added."""
+    """The ops directly above each op: along declared edges, and along bound inputs of ops that passes added. A record
+    passes through an op that was removed: its edges still order what stands below a filter."""
     above: dict[str, set[str]] = {op.id: set() for op in graph.ops}
     for link in data_links(graph.ops, graph.roles, graph.declared):
         above[link.target].add(link.source)
+    for source, target in _through_removed(graph, above.keys()):
+        above[target].add(source)
     for op in graph.ops:
         above[op.id].update(i.source for i in op.inputs if i.source in above and i.chosen is None)
     return {id: frozenset(sources) for id, sources in above.items()}
+
+
+def _through_removed(graph: Graph, known: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Pairs of ops that are there, joined by declared edges over ops that were removed."""
+    gone = {removal.id for removal in graph.removed}
+    pairs = [(e.source, e.target) for e in graph.declared if e.kind is EdgeKind.DATA and {e.source, e.target} & gone]
+    for source in {source for source, _ in pairs if source in known}:
+        first = {target for start, target in pairs if start == source}
+        below = reachable(first, [pair for pair in pairs if pair[0] in gone])
+        yield from ((source, target) for target in below if target in known)
 
 
 def _interacting(graph: Graph) -> Mapping[str, frozenset[str]]:
