@@ -10,9 +10,10 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from flowrl.compiler.passes.balance_rates import balance_rates
-from flowrl.compiler.passes.bound_lag import bound_lag, warn_stale
+from flowrl.compiler.passes.bound_lag import bound_lag, warn_lag
 from flowrl.compiler.passes.canonicalize import canonicalize
 from flowrl.compiler.passes.check_lengths import check_lengths, warn_episodes
+from flowrl.compiler.passes.check_liveness import check_liveness
 from flowrl.compiler.passes.check_sampling import check_sampling, warn_sampling
 from flowrl.compiler.passes.check_waits import check_waits, warn_waits
 from flowrl.compiler.passes.cover_routes import cover_routes
@@ -62,7 +63,8 @@ PASSES: tuple[Pass, ...] = (
     Pass(prune_dead, requires=("insert_log_probs",), warn=warn_unread),
     Pass(insert_weight_sync, requires=("prune_dead",), warn=warn_unsynced),
     Pass(infer_granularity, requires=("infer_types",)),
-    Pass(bound_lag, requires=("insert_weight_sync",), warn=warn_stale),
+    Pass(bound_lag, requires=("insert_weight_sync",), warn=warn_lag),
+    Pass(check_liveness, requires=("balance_rates", "insert_weight_sync")),
     Pass(check_lengths, requires=("infer_types",), warn=warn_episodes),
     Pass(check_sampling, requires=("insert_log_probs", "insert_weight_sync"), warn=warn_sampling),
     Pass(check_waits, requires=("insert_weight_sync",), warn=warn_waits),
