@@ -27,16 +27,16 @@ def _faults(stage: StagePlan) -> Iterator[Diagnostic]:
     told: set[str] = set()
     for row in UNBUILT:
         for name, span in row.find(stage):
-            told.add(name.partition(".")[0])
+            told.update({name.partition(".")[0]} if row.whole else ())
             yield diagnose("FR0801", span, what=f"`{name}`: {row.what}", known=row.known)
     yield from _backends(stage.graph, told)
     yield from _names(stage.graph)
 
 
 def _backends(graph: Graph, told: set[str]) -> Iterator[Diagnostic]:
-    """A role that has been refused already is not refused again for its backend."""
+    """A role that has been refused as a whole is not refused again for its backend."""
     for role in graph.roles:
-        if role.name in told or role.model in told:
+        if role.name in told:
             continue
         try:
             locate(role)

@@ -28,6 +28,8 @@ class Unbuilt:
     what: str
     known: str
     find: Find
+    whole: bool = False
+    """Whether the role cannot run at all, so that its backend need not be asked for."""
 
 
 def roles(is_meant: Callable[[Role], bool]) -> Find:
@@ -113,13 +115,18 @@ def _lagging(stage: StagePlan) -> Iterator[Place]:
 
 UNBUILT: tuple[Unbuilt, ...] = (
     # roles
-    Unbuilt("a filter", "steps that train on every row", roles(lambda r: r.kind is Kind.FILTER)),
-    Unbuilt("an environment", "prompts of a data set", roles(lambda r: r.kind is Kind.ENV)),
-    Unbuilt("a function as an op", "`source: FILE.py:NAME` of a data set", roles(lambda r: r.kind is Kind.FUNCTION)),
-    Unbuilt("a reward by a judge", "`function`, `model`", flavour("judge")),
-    Unbuilt("a reward by a sandbox", "`function`, `model`", flavour("sandbox")),
-    Unbuilt("a routed reward", "`function`, `model`", flavour("router")),
-    Unbuilt("a combined reward", "one reward, `function` or `model`", flavour("combine")),
+    Unbuilt("a filter", "steps that train on every row", roles(lambda r: r.kind is Kind.FILTER), whole=True),
+    Unbuilt("an environment", "prompts of a data set", roles(lambda r: r.kind is Kind.ENV), whole=True),
+    Unbuilt(
+        "a function as an op",
+        "`source: FILE.py:NAME` of a data set",
+        roles(lambda r: r.kind is Kind.FUNCTION),
+        whole=True,
+    ),
+    Unbuilt("a reward by a judge", "`function`, `model`", flavour("judge"), whole=True),
+    Unbuilt("a reward by a sandbox", "`function`, `model`", flavour("sandbox"), whole=True),
+    Unbuilt("a routed reward", "`function`, `model`", flavour("router"), whole=True),
+    Unbuilt("a combined reward", "one reward, `function` or `model`", flavour("combine"), whole=True),
     Unbuilt("a comparison within a group", "`score`", ops(lambda op: op.method == "compare" and not _judged(op))),
     Unbuilt("rewards of a turn", "`unit: sample`", writes("rewards", Unit.TURN)),
     Unbuilt("rewards of a token", "`unit: sample`", writes("rewards", Unit.TOKEN)),

@@ -141,7 +141,7 @@ def _counts(cluster: Cluster, request: PlacementRequest) -> Iterator[Diagnostic]
     groups = {group.name: group for group in cluster.groups}
     for pool in request.pools:
         if pool.group is not None and pool.group not in groups:
-            yield _unknown("FR0513", pool.group, list(groups), pool.span, pool=pool.name)
+            yield _unknown("FR0513", pool.group, list(groups), pool.group_span or pool.span, pool=pool.name)
         if pool.group is None and len(groups) > 1:
             yield diagnose("FR0519", pool.span, pool=pool.name, known=", ".join(groups))
     wanted: dict[str, list[PoolRequest]] = {}

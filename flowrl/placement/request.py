@@ -38,6 +38,7 @@ class PoolRequest(msgspec.Struct, frozen=True, kw_only=True):
     roles: tuple[str, ...] = ()
     layouts: dict[str, LayoutRequest] = {}
     span: Span | None = None
+    group_span: Span | None = None
     role_spans: dict[str, Span] = {}
 
 

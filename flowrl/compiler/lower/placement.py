@@ -50,6 +50,7 @@ def _pool(stage: Stage, name: str, pool: PoolDocument) -> PoolRequest:
             for role, layout in pool.layouts.items()
         },
         span=stage.span(*path, "gpus"),
+        group_span=stage.written(*path, "group"),
         role_spans=_role_spans(stage, path, pool.roles),
     )
 
