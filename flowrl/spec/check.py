@@ -36,6 +36,7 @@ def check_document(root: MappingNode) -> Iterator[Diagnostic]:
     yield from _check_flow_name(root, ())
     yield from _check_names(root, ())
     yield from _check_numbers(root)
+    yield from _check_clips(root)
     yield from _check_allowed(root)
     stages = root.get("stages")
     if not isinstance(stages, SequenceNode) or not stages.items:
@@ -111,6 +112,22 @@ def _check_numbers(root: MappingNode) -> Iterator[Diagnostic]:
             yield diagnose("FR0104", node.span, found="found a very large number", key=key, rule="smaller than 2^63")
         elif isinstance(value, float) and not isfinite(value) and {"args", "extra"} & set(path[:-1]):
             yield diagnose("FR0104", node.span, found=f"found {value}", key=key, rule="a finite number")
+
+
+def _check_clips(root: MappingNode) -> Iterator[Diagnostic]:
+    """A clip range reaches no further down than 0: a number is the distance on both sides."""
+    for path, node in walk(root):
+        low = node.get("low") if isinstance(node, MappingNode) else node
+        value = low.value if isinstance(low, ScalarNode) else None
+        if path[-2:] != ("update", "clip_ratio") or low is None or isinstance(value, bool):
+            continue
+        if not isinstance(value, int | float) or not 1 < value < LARGEST_INT:
+            continue
+        is_pair = isinstance(node, MappingNode)
+        written = f"{{low: 1.0, high: {value:g}}}"
+        fix = "write `low: 1.0`: no lower bound" if is_pair else f"write `clip_ratio: {written}`: no lower bound"
+        found = f"`low` is {value:g}" if is_pair else f"`clip_ratio: {value:g}` is `low` and `high`"
+        yield diagnose("FR0131", low.span, helps=[Help(text=fix)], found=found, floor=1 - value)
 
 
 def _check_allowed(root: MappingNode) -> Iterator[Diagnostic]:

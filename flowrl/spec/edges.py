@@ -144,7 +144,10 @@ def _parse_entry(edges: SequenceNode, index: int, report: list[Diagnostic]) -> _
         text = node.get("edge")
         attributes = node.without("edge").entries
         if text is None:
-            report.append(diagnose("FR0110", node.span, problem="a long edge has the key `edge`"))
+            fixed = _colon_for_arrow(node)
+            helps = [Help(text=f"write `- {fixed}`")] if fixed else []
+            problem = "`:` makes a key and a value of it" if fixed else "a long edge has the key `edge`"
+            report.append(diagnose("FR0110", node.span, helps=helps, problem=problem))
             return None
     if not isinstance(text, ScalarNode) or not isinstance(text.value, str):
         report.append(diagnose("FR0110", (text or node).span, problem='an edge is text such as "a.op -> b.op"'))
@@ -158,6 +161,18 @@ def _parse_entry(edges: SequenceNode, index: int, report: list[Diagnostic]) -> _
     edge = _Written(*parsed, attributes=attributes, node=node if text is node else replace(node, anchor=text.anchor))
     _check_attributes(edge, report)
     return edge
+
+
+def _colon_for_arrow(node: MappingNode) -> str | None:
+    """`a.op -> b.op` for an entry `a.op: b.op`, which YAML reads as a key with a value."""
+    if len(node.entries) != 1:
+        return None
+    (entry,) = node.entries.values()
+    target = entry.node.value if isinstance(entry.node, ScalarNode) else None
+    if not isinstance(target, str) or _END.match(entry.key.partition(",")[0].strip()) is None:
+        return None
+    both = "." in entry.key and "." in target
+    return f"{entry.key} {'->' if both else '=>'} {target}" if both or "." not in entry.key + target else None
 
 
 def _unquoted(edges: SequenceNode, index: int, text: ScalarNode) -> Diagnostic:

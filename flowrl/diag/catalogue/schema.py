@@ -179,4 +179,16 @@ CODES: tuple[Code, ...] = (
         why="`allow` takes the codes of warnings; an error says that the flow means nothing, or not what it says",
         help="remove it from `allow`",
     ),
+    Code(
+        id="FR0130",
+        headline="unknown metric",
+        label="{problem}",
+        why="a gate looks at what a role of its stage reports each step; otherwise the stage could never pass it",
+    ),
+    Code(
+        id="FR0131",
+        headline="clip range below zero",
+        label="{found}; the ratio would be clipped to {floor:g} from below",
+        why="a ratio of probabilities stays within [1 - low, 1 + high], and it is never below 0",
+    ),
 )
