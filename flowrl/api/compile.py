@@ -56,12 +56,13 @@ def check_spec(spec: FlowSpec) -> Checked:
     return Checked(tuple(graphs), _once(found, spec))
 
 
-def compile_spec(spec: FlowSpec, cluster: str | None = None) -> Plan:
+def compile_spec(spec: FlowSpec, cluster: str | None = None, checked: Checked | None = None) -> Plan:
     """The plan of a flow on `cluster` (a shorthand, a file, or None for what the flow says).
 
+    `checked`: what `check_spec` gave for it, if that has been asked.
     Raises FlowError with every fault of the flow. A flow that does not fit gives a plan whose verdict is infeasible.
     """
-    checked = check_spec(spec)
+    checked = checked or check_spec(spec)
     if len(checked.graphs) < len(spec.stages):
         raise FlowError(checked.diagnostics)
     machine = cluster_of(spec, cluster)

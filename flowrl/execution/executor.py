@@ -22,6 +22,8 @@ class _Lane:
     """Instructions that run in a fixed order, one at a time."""
 
     instructions: tuple[Instruction, ...]
+    place: tuple[int, int]
+    """Of its stream and of itself in it."""
     step: int
     index: int = 0
     running: Firing | None = None
@@ -45,10 +47,11 @@ class _Lane:
 class _StreamState:
     stream: Stream
     lanes: tuple[_Lane, ...]
+    running: int = 0
 
     @property
     def free_slots(self) -> int:
-        return self.stream.slots - sum(lane.running is not None for lane in self.lanes)
+        return self.stream.slots - self.running
 
 
 class Executor:
@@ -69,8 +72,11 @@ class Executor:
         self._taken = dict.fromkeys(self._channels, 0)
         """Room that a running firing has reserved for the token it will send."""
         self._streams = tuple(
-            _StreamState(stream, tuple(_Lane(lane, first_step) for lane in stream.lanes if lane))
-            for stream in program.streams
+            _StreamState(
+                stream,
+                tuple(_Lane(lane, (number, place), first_step) for place, lane in enumerate(stream.lanes) if lane),
+            )
+            for number, stream in enumerate(program.streams)
         )
         self._lane_of = {
             instruction.id: lane for state in self._streams for lane in state.lanes for instruction in lane.instructions
@@ -79,10 +85,14 @@ class Executor:
         self._together = program.together
         self._owed: set[tuple[str, int]] = set()
         """Members of an interaction that has begun, by id and step, which have not been started yet."""
+        lanes = [lane for state in self._streams for lane in state.lanes]
+        self._unfinished = sum(lane.step <= self.last_step for lane in lanes)
+        self._awake = {lane.place: lane for lane in lanes}
+        """Lanes that something has happened to since they were last seen not to be able to start."""
 
     @property
     def done(self) -> bool:
-        return all(lane.step > self.last_step for lane in self._lane_of.values())
+        return self._unfinished == 0
 
     @property
     def completed_step(self) -> int:
@@ -107,24 +117,40 @@ class Executor:
         """Firings that may start now, all of them together: by stream, the earliest step first."""
         free = {state.stream.pool: state.free_slots for state in self._streams}
         found: dict[str, Firing] = {}
-        for state in self._streams:
-            for lane in sorted((lane for lane in state.lanes if self._may_start(lane)), key=lambda lane: lane.step):
-                wanted = self._members(lane)
-                taken = Counter(self._pool_of(other) for other in wanted)
-                if lane.head.id in found or any(free[pool] < count for pool, count in taken.items()):
-                    continue
-                free |= {pool: free[pool] - count for pool, count in taken.items()}
-                found |= {other.head.id: self._next_of(other) for other in wanted}
+        for lane in self._startable():
+            wanted = self._members(lane)
+            taken = Counter(self._pool_of(other) for other in wanted)
+            if lane.head.id in found or any(free[pool] < count for pool, count in taken.items()):
+                continue
+            free |= {pool: free[pool] - count for pool, count in taken.items()}
+            found |= {other.head.id: self._next_of(other) for other in wanted}
         return tuple(found.values())
+
+    def _startable(self) -> list[_Lane]:
+        """Lanes that may start but for slots: by stream, the earliest step first. The others sleep until woken."""
+        for place, lane in list(self._awake.items()):
+            if not self._may_start(lane):
+                del self._awake[place]
+        return sorted(self._awake.values(), key=lambda lane: (lane.place[0], lane.step, lane.place[1]))
+
+    def _wake(self, lane: _Lane) -> None:
+        """Look at the lane again, and at those that wait for its head to start together with theirs."""
+        self._awake[lane.place] = lane
+        for id in self._together.get(lane.head.id, ()):
+            other = self._lane_of[id]
+            self._awake[other.place] = other
 
     def start(self, firing: Firing) -> None:
         lane = self._lane_of[firing.instruction.id]
         if firing != self._next_of(lane) or not self._may_start(lane) or not self._has_slot(lane):
             raise InternalError(f"step {firing.step}: `{firing.instruction.id}` may not start now")
         lane.running = firing
+        self._state_of[firing.instruction.id].running += 1
         self._begin_together(firing)
+        self._wake(lane)
         for channel in firing.instruction.receives:
             self._tokens[channel] -= 1
+            self._wake(self._lane_of[self._channels[channel].source])
         for channel in firing.instruction.sends:
             self._taken[channel] += 1
 
@@ -135,7 +161,11 @@ class Executor:
         for channel in firing.instruction.sends:
             self._taken[channel] -= 1
             self._tokens[channel] += 1
+            self._wake(self._lane_of[self._channels[channel].target])
         lane.advance()
+        self._state_of[firing.instruction.id].running -= 1
+        self._unfinished -= lane.index == 0 and lane.step == self.last_step + 1
+        self._wake(lane)
 
     def running(self) -> tuple[Firing, ...]:
         """Firings in flight, by stream."""
@@ -181,7 +211,11 @@ class Executor:
     def _may_start_alone(self, lane: _Lane) -> bool:
         if lane.running is not None or lane.step > self.last_step:
             return False
-        return not self._empty(lane) and not self._full(lane)
+        tokens, taken = self._tokens, self._taken
+        head = lane.head
+        if any(tokens[channel] == 0 for channel in head.receives):
+            return False
+        return all(tokens[id] + taken[id] < self._channels[id].capacity for id in head.sends)
 
     def _late(self, lane: _Lane) -> list[str]:
         """Members of the head's interaction that may not start; none once it has begun."""

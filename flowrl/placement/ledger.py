@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import ast
 import math
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 
 from flowrl.diag.diagnostic import InternalError
 from flowrl.plan.plan import LedgerLine
 
 Number = int | float
+_Compute = Callable[[Mapping[str, Number]], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +37,17 @@ def line(what: str, role: str | None, unit: str, formula: str, inputs: Inputs) -
     A formula is arithmetic (`+ - * / //`, `max`, `min`, `ceil`) over the names in `inputs`; names that it does not use
     are left out of the line.
     """
-    tree, used = _parsed(formula)
+    compute, used = _parsed(formula)
     kept = {name: inputs[name] for name in used}
-    value = _value(tree, {name: given.value for name, given in kept.items()})
+    values = {name: given.value for name, given in kept.items()}
+    value = compute(values)
     return LedgerLine(
         what=what,
         role=role,
         value=float(math.ceil(value - 1e-6)) if unit == "bytes" else float(value),
         unit=unit,
         formula=formula,
-        inputs={name: given.value for name, given in kept.items()},
+        inputs=values,
         origins={name: given.origin for name, given in kept.items()},
     )
 
@@ -55,35 +59,38 @@ def bytes_of(lines: list[LedgerLine] | tuple[LedgerLine, ...]) -> int:
 
 def evaluate(formula: str, values: Mapping[str, Number]) -> float:
     """The value of a line's formula, for those who check a plan. InternalError for anything but arithmetic."""
-    return _value(_parsed(formula)[0], values)
+    return _parsed(formula)[0](values)
 
 
 @lru_cache(maxsize=512)
-def _parsed(formula: str) -> tuple[ast.expr, tuple[str, ...]]:
+def _parsed(formula: str) -> tuple[_Compute, tuple[str, ...]]:
     tree = ast.parse(formula, mode="eval").body
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - set(_CALLS)
-    return tree, tuple(sorted(names))
+    return _computing(tree), tuple(sorted(names))
 
 
 _CALLS: Mapping[str, Callable[..., Number]] = {"max": max, "min": min, "ceil": math.ceil}
 _OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
-    ast.Add: lambda a, b: a + b,
-    ast.Sub: lambda a, b: a - b,
-    ast.Mult: lambda a, b: a * b,
-    ast.Div: lambda a, b: a / b,
-    ast.FloorDiv: lambda a, b: a // b,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
 }
 
 
-def _value(node: ast.expr, values: Mapping[str, Number]) -> float:
+def _computing(node: ast.expr) -> _Compute:
+    """A function of the values, made once for each formula: a plan has thousands of lines of a few dozen formulas."""
     match node:
         case ast.Constant(value=int() | float() as number):
-            return number
+            return lambda values: number
         case ast.Name(id=name):
-            return values[name]
+            return itemgetter(name)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
-            return _OPERATORS[type(op)](_value(left, values), _value(right, values))
+            apply, first, second = _OPERATORS[type(op)], _computing(left), _computing(right)
+            return lambda values: apply(first(values), second(values))
         case ast.Call(func=ast.Name(id=name), args=arguments) if name in _CALLS:
-            return _CALLS[name](*(_value(argument, values) for argument in arguments))
+            call, given = _CALLS[name], [_computing(argument) for argument in arguments]
+            return lambda values: call(*[each(values) for each in given])
         case _:
             raise InternalError(f"a ledger formula holds {ast.dump(node)}")
