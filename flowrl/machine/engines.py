@@ -33,10 +33,6 @@ RESERVED: Mapping[str, frozenset[str]] = {
 }
 """Arguments of an engine that other keys of the flow decide, or on which the runtime relies."""
 
-LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-"""Linear layers of a decoder layer under the names of transformers, in all families that have cards."""
-ALL_TARGETS = "all_linear"
-
 
 def lora_rank(backend: str, rank: int) -> int | None:
     """The rank that the engine serves an adapter of `rank` as: the least it has from `rank` up; None if there is none.

@@ -140,3 +140,20 @@ def legal_tp(traits: Traits, shape: ModelShape, devices: int, devices_per_node: 
         return (1,)
     sizes = (tp for tp in range(1, min(devices, devices_per_node) + 1) if devices % tp == 0)
     return tuple(tp for tp in sizes if layout_fault(traits, shape, tp, 1) is None)
+
+
+def context_fault(shape: ModelShape, cp: int, tp: int = 1) -> str | None:
+    """Why the attention of a model cannot be shared out over `cp` ranks by heads (Ulysses), with the arithmetic; None
+    if it can. Each rank takes whole attention heads; key-value heads are shared out, or repeated if cp is a multiple of
+    them. With tp, of the heads that a tensor-parallel rank holds."""
+    heads, kv_heads = shape.heads // tp, max(1, shape.kv_heads // tp)
+    if heads % cp:
+        return f"cp {cp} does not divide the {heads} attention heads: {heads % cp} left over"
+    if kv_heads % cp and cp % kv_heads:
+        return f"cp {cp} neither divides the {kv_heads} key-value heads nor is a multiple of them"
+    return None
+
+
+def legal_cp(shape: ModelShape, tp: int = 1) -> tuple[int, ...]:
+    """Sizes of cp, from 1 up, over which a model's attention can be shared out by heads."""
+    return tuple(cp for cp in range(1, shape.heads // tp + 1) if context_fault(shape, cp, tp) is None)

@@ -6,49 +6,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from flowrl.diag.diagnostic import Diagnostic, Help, diagnose
-from flowrl.diag.near import near_names
+from flowrl.diag.diagnostic import Diagnostic, diagnose
 from flowrl.graph.graph import Graph, Kind, Model, Role
 from flowrl.graph.params import DataParams
 from flowrl.machine.cluster import Cluster, NodeGroup
-from flowrl.machine.devices import DEVICE_CARDS
-from flowrl.machine.engines import ALL_TARGETS, LORA_RANKS, LORA_TARGETS, RESERVED, lora_rank
+from flowrl.machine.devices import ALL_DTYPES, DEVICE_CARDS
+from flowrl.machine.engines import LORA_RANKS, RESERVED, lora_rank
 from flowrl.machine.shape import ModelShape
-from flowrl.machine.traits import TRAITS, legal_tp
+from flowrl.machine.traits import TRAITS, Traits, context_fault, legal_cp, legal_tp
 from flowrl.placement.devices import allocate
-from flowrl.placement.request import PlacementRequest
+from flowrl.placement.request import LayoutRequest, PlacementRequest
 from flowrl.placement.workload import Workload
 
 
 def engine_faults(
     graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]
 ) -> Iterator[Diagnostic]:
-    """FR0431 to FR0433, FR0438, FR0439 and FR0844 of every role with a model, FR0533 of every layout."""
+    """FR0431, FR0433, FR0438, FR0439 and FR0844 of every role with a model, FR0533 of every layout."""
     work = Workload(graph, shapes, request)
     for model in graph.models:
-        yield from _targets(model)
+        yield from _dtype(graph, model, cluster, request)
     for role in graph.roles:
         if role.model is None:
             continue
         model = graph.model(role.model)
         yield from _adapter(role, model)
         yield from _arguments(work, role)
-        yield from _dtype(role, model, _groups(role.name, cluster, request))
         yield from _images(graph, role, model, shapes[model.name])
     yield from _over_nodes(graph, cluster, request, shapes)
-
-
-def _targets(model: Model) -> Iterator[Diagnostic]:
-    targets: Any = (model.lora or {}).get("targets", ALL_TARGETS)
-    names = [targets] if isinstance(targets, str) else list(targets)
-    for name in names:
-        if name == ALL_TARGETS or name in LORA_TARGETS:
-            continue
-        near = near_names(name, LORA_TARGETS)
-        helps = [Help(text=f"a target with a near name exists: `{near[0]}`")] if near else []
-        known = ", ".join((ALL_TARGETS, *LORA_TARGETS))
-        span = model.spans.get("lora") or model.span
-        yield diagnose("FR0432", span, model=model.name, name=name, known=known, helps=helps)
 
 
 def _adapter(role: Role, model: Model) -> Iterator[Diagnostic]:
@@ -75,21 +60,36 @@ def _arguments(work: Workload, role: Role) -> Iterator[Diagnostic]:
         yield diagnose("FR0433", span, role=role.name, **facts)
 
 
-def _dtype(role: Role, model: Model, groups: Sequence[NodeGroup]) -> Iterator[Diagnostic]:
-    """Told where none of the devices that the role may get computes in the dtype of its model."""
-    able = [DEVICE_CARDS[group.device.name].dtypes for group in groups if group.device.name in DEVICE_CARDS]
-    if not able or len(able) < len(groups) or any(model.dtype in dtypes for dtypes in able):
-        return
-    traits = TRAITS.get(role.backend or "")
-    both = [dtype for dtype in able[0] if traits is None or dtype in traits.dtypes]
-    facts: dict[str, Any] = {
-        "model": model.name,
-        "dtype": model.dtype,
-        "device": groups[0].device.name,
-        "role": role.name,
-    }
-    span = model.spans.get("dtype") or model.span or role.span
-    yield diagnose("FR0438", span, dtypes=", ".join(able[0]), first=both[0] if both else able[0][0], **facts)
+def _dtype(graph: Graph, model: Model, cluster: Cluster, request: PlacementRequest) -> Iterator[Diagnostic]:
+    """Told where none of the devices that a role may get computes in the dtype of its model."""
+    stuck: list[Role] = []
+    legal = set(ALL_DTYPES)
+    device = ""
+    for role in (each for each in graph.roles if each.model == model.name):
+        groups = _groups(role.name, cluster, request)
+        able = [DEVICE_CARDS[group.device.name].dtypes for group in groups if group.device.name in DEVICE_CARDS]
+        if able and len(able) == len(groups) and not any(model.dtype in dtypes for dtypes in able):
+            stuck.append(role)
+            traits = TRAITS.get(role.backend or "")
+            legal &= {dtype for dtypes in able for dtype in dtypes}
+            legal &= set(traits.dtypes if traits is not None else ALL_DTYPES)
+            device = groups[0].device.name
+    if stuck:
+        facts: dict[str, Any] = {"model": model.name, "dtype": model.dtype, "device": device}
+        roles = f"{' and '.join(f'`{role.name}`' for role in stuck)} run{'s' if len(stuck) == 1 else ''}"
+        span = model.spans.get("dtype") or model.span or stuck[0].span
+        dtypes = DEVICE_CARDS[device].dtypes
+        first = next((dtype for dtype in dtypes if dtype in legal), dtypes[0])
+        yield diagnose("FR0438", span, roles=roles, dtypes=", ".join(dtypes), first=first, **facts)
+
+
+def context_faults(role: str, traits: Traits, layout: LayoutRequest, shape: ModelShape) -> Iterator[Diagnostic]:
+    """FR0430 for a size of cp that does not share out the heads, where the backend has that axis (else FR0410)."""
+    fault = context_fault(shape, layout.cp, layout.tp) if "cp" in traits.axes else None
+    if fault is not None:
+        facts: dict[str, Any] = {"cp": layout.cp, "heads": shape.heads, "kv_heads": shape.kv_heads}
+        legal = ", ".join(map(str, legal_cp(shape, layout.tp)))
+        yield diagnose("FR0430", layout.span, role=role, fault=fault, legal=legal, **facts)
 
 
 def _images(graph: Graph, role: Role, model: Model, shape: ModelShape) -> Iterator[Diagnostic]:
@@ -126,16 +126,28 @@ def _over_nodes(
         for name, layout in pool.layouts.items():
             role = roles.get(name)
             traits = TRAITS.get(role.backend or "") if role is not None else None
-            if group is None or role is None or role.model is None or traits is None or "tp" not in traits.axes:
+            if group is None or role is None or role.model is None or traits is None:
+                continue
+            yield from context_faults(name, traits, layout, shapes[role.model])
+            if "tp" not in traits.axes:
                 continue
             broken = _broken_group(homes.get(pool.name, ()), layout.tp)
             if layout.tp <= group.devices_per_node and broken is None:
                 continue
             legal = legal_tp(traits, shapes[role.model], pool.gpus, group.devices_per_node)
             fits = [tp for tp in legal if _broken_group(homes.get(pool.name, ()), tp) is None]
-            facts: dict[str, Any] = {"role": name, "tp": layout.tp, "size": group.devices_per_node, "pool": pool.name}
-            facts["broken"] = f"ranks {broken} of it would stand on two" if broken else f"{layout.tp} ranks need more"
+            facts: dict[str, Any] = {
+                "role": name,
+                "tp": layout.tp,
+                "size": _devices(group.devices_per_node),
+                "pool": pool.name,
+            }
+            facts["broken"] = f"ranks {broken} of it would stand on two" if broken else "it needs more"
             yield diagnose("FR0533", layout.span or pool.span, legal=", ".join(map(str, fits)), **facts)
+
+
+def _devices(count: int) -> str:
+    return f"{count} device{'' if count == 1 else 's'}"
 
 
 def _homes(cluster: Cluster, request: PlacementRequest) -> dict[str, tuple[str, ...]]:

@@ -66,9 +66,11 @@ def more_ranks_than_rows(work: Workload, op: Op, layout: Layout) -> Diagnostic:
     }
     help = _nearest(work.graph, op, mine, dp)
     if mine.size > 1:
-        return diagnose("FR0532", span, groups=mine.count, samples=mine.samples, nearest=help, **facts)
+        return diagnose(
+            "FR0532", span, groups=counted(mine.count, mine.what), samples=mine.samples, nearest=help, **facts
+        )
     text = f"{counted(mine.prompts, 'prompt')} * {counted(mine.samples, 'sample')}"
-    return diagnose("FR0507", span, rows=mine.count, sum=text, nearest=help, **facts)
+    return diagnose("FR0507", span, rows=counted(mine.count, mine.what), sum=text, nearest=help, **facts)
 
 
 def least_prompts(dp: int, samples: int, updates: int, *, whole_groups: bool = False) -> int:
@@ -114,7 +116,11 @@ def _uneven(graph: Graph, work: Workload, op: Op, layout: Layout) -> tuple[float
     facts: dict[str, Any] = {"op": op.id, "role": op.role, "dp": dp, "ranks": ranks_text(layout)}
     if role.kind is Kind.GENERATOR:
         idle = dp - mine.count
-        told: dict[str, Any] = {"samples": mine.count, "idle": idle}
+        told: dict[str, Any] = {
+            "samples": counted(mine.count, "sample"),
+            "most": counted(mine.count, "engine"),
+            "idle": idle,
+        }
         return (idle / dp, diagnose("FR0531", span, **told, **facts)) if idle > 0 else None
     share = idle_share(mine.count, dp)
     if share < IDLE_SHARE or mine.count < dp:
@@ -139,9 +145,10 @@ def _placed(graph: Graph, pools: Sequence[Pool]) -> Iterator[tuple[Op, Layout]]:
 def _nearest(graph: Graph, op: Op, mine: Shares, dp: int) -> str:
     """Edits that give every rank a unit: fewer ranks, more prompts, fewer updates."""
     whole = mine.size > 1
-    ways = [f"at most {mine.count:,} data-parallel ranks for `{op.role}`"]
+    ways = [f"at most {counted(mine.count, 'data-parallel rank')} for `{op.role}`"]
     updates = op.params.updates if isinstance(op.params, UpdateParams) else 1
-    ways.append(f"`step.prompts: {least_prompts(dp, mine.samples, updates, whole_groups=whole)}` or more")
+    more = f" (a multiple of {updates})" if updates > 1 else ""
+    ways.append(f"`step.prompts: {least_prompts(dp, mine.samples, updates, whole_groups=whole)}` or more{more}")
     fewer = most_updates(dp, graph.step.prompts, mine.samples, whole_groups=whole)
     if fewer is not None and updates > 1:
         ways.append(f"`updates: {fewer}`")

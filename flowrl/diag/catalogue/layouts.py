@@ -18,12 +18,6 @@ CODES: tuple[Code, ...] = (
         help="set `rank: {most}` or less",
     ),
     Code(
-        id="FR0432",
-        headline="unknown target of an adapter",
-        label="no layer of `{model}` is named `{name}`",
-        help="name some of: {known}",
-    ),
-    Code(
         id="FR0433",
         headline="a prompt does not fit the engine's batch",
         label="`{role}` takes {budget:,} tokens at a time, and a sample may have {tokens:,}",
@@ -63,7 +57,7 @@ CODES: tuple[Code, ...] = (
     Code(
         id="FR0438",
         headline="the device does not compute in this dtype",
-        label="`{model}` is {dtype}, and `{role}` runs on {device}",
+        label="`{model}` is {dtype}, and {roles} on {device}",
         why="{device} computes in {dtypes}",
         help="write `dtype: {first}` on the model, or use a newer device",
     ),

@@ -47,8 +47,8 @@ CODES: tuple[Code, ...] = (
     Code(
         id="FR0507",
         headline="more ranks than rows",
-        label="`{op}` has {rows:,} rows a firing, `{role}` has {dp} data-parallel ranks",
-        why="{sum} = {rows:,} rows, and {ranks}: {idle} of {dp} ranks would have none",
+        label="`{op}` has {rows} a firing, `{role}` has {dp} data-parallel ranks",
+        why="{sum} = {rows}, and {ranks}: {idle} of {dp} ranks would have none",
         help="nearest legal sizes: {nearest}",
     ),
     Code(
