@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Label, diagnose
+from flowrl.diag.span import Span
 from flowrl.graph.graph import Edge, Graph
 from flowrl.graph.rates import step_rates
 from flowrl.graph.sdf import Deadlock, Wait, balance, schedule
@@ -27,20 +28,13 @@ def check_liveness(graph: Graph) -> Graph:
 
 
 def _refusal(graph: Graph, deadlock: Deadlock) -> Diagnostic:
-    """The wait whose edge stands last in the file is the one to look at first."""
+    """The wait that is written last in the file is the one to look at first."""
     edges = {edge.id: edge for edge in graph.edges}
-    declared = {edge.id: edge for edge in graph.declared}
-    waits = sorted(deadlock.waits, key=lambda wait: _place(_written(wait, edges, declared)))
-    last = waits[-1]
-    also = [
-        Label(edge.span, _words(wait, edges))
-        for wait in waits[:-1]
-        if (edge := _written(wait, edges, declared)) is not None and edge.span is not None
-    ]
-    written = _written(last, edges, declared)
+    spans = [(_span(graph, edges.get(wait.channel.name)), wait) for wait in deadlock.waits]
+    spans.sort(key=lambda pair: _place(pair[0]))
+    also = [Label(span, _words(wait, edges)) for span, wait in spans[:-1] if span is not None]
     circle = "; ".join(_words(wait, edges) for wait in deadlock.waits) + _together(deadlock, edges)
-    span = written.span if written is not None else None
-    return diagnose("FR0316", span, also=also, first=_words(last, edges), circle=circle)
+    return diagnose("FR0316", spans[-1][0], also=also, first=_words(spans[-1][1], edges), circle=circle)
 
 
 def _words(wait: Wait, edges: Mapping[str, Edge]) -> str:
@@ -62,14 +56,15 @@ def _together(deadlock: Deadlock, edges: Mapping[str, Edge]) -> str:
     return "".join(f"; {names} begin at once" for names in tied if " and " in names)
 
 
-def _written(wait: Wait, edges: Mapping[str, Edge], declared: Mapping[str, Edge]) -> Edge | None:
-    """The user's own edge behind a channel: the last one of the file that brings its rows."""
-    edge = edges.get(wait.channel.name)
+def _span(graph: Graph, edge: Edge | None) -> Span | None:
+    """Where the user wrote what a channel carries out: the last of the edges that bring its rows, or the `inputs:` that
+    chose them."""
     if edge is None:
         return None
-    return max((declared[id] for id in edge.origin if id in declared), key=_place, default=edge)
+    chosen = [i.span for op in graph.ops if op.id == edge.target for i in op.inputs if i.source == edge.source]
+    drawn = [declared.span for declared in graph.declared if declared.id in edge.origin]
+    return max((span for span in (*chosen, *drawn) if span is not None), key=_place, default=None)
 
 
-def _place(edge: Edge | None) -> tuple[str, int, int, str]:
-    span = edge.span if edge is not None else None
-    return ("", 0, 0, "") if edge is None or span is None else (span.file, span.line, span.column, edge.id)
+def _place(span: Span | None) -> tuple[str, int, int]:
+    return ("", 0, 0) if span is None else (span.file, span.line, span.column)
