@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flowrl import __version__
+from flowrl.api.data import data_faults
 from flowrl.api.machine import cluster_of
 from flowrl.api.sources import sources_of
 from flowrl.compiler.emit.program import emit
@@ -50,9 +51,12 @@ def check_spec(spec: FlowSpec) -> Checked:
         except FlowError as error:
             found.extend(error.diagnostics)
             continue
-        found.extend(warn_effects(Stage(spec, index)))
-        graphs.append(graph)
-        found.extend(warnings)
+        stage = Stage(spec, index)
+        found.extend((*warnings, *warn_effects(stage)))
+        unread = data_faults(stage, graph)
+        found.extend(unread)
+        if not unread:
+            graphs.append(graph)
     return Checked(tuple(graphs), _once(found, spec))
 
 
