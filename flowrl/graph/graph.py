@@ -33,7 +33,8 @@ class EdgeKind(StrEnum):
     WEIGHTS = "weights"
     INTERACTION = "interaction"
     STATE = "state"
-    """Read-before-write within a step: an op that reads a trainable role runs before the role's update."""
+    """Order within a step without a column: an op that reads a trainable role runs before the role's update; a filter
+    runs before the ops whose rows it decides on (`fields` is then its verdict, keep)."""
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,11 +6,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from flowrl.graph.algorithms import find_cycle
+from flowrl.graph.algorithms import find_cycle, reachable
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Kind, Op
-from flowrl.graph.params import UpdateParams
+from flowrl.graph.lag import path_lags
+from flowrl.graph.rates import step_rates, versions_per_step
 from flowrl.graph.records import data_links
+from flowrl.graph.sdf import Deadlock, balance, schedule
+from flowrl.graph.rows import Rows
 from flowrl.graph.types import dtypes_agree
+from flowrl.graph.weights import forward_key, sharing_trainer
 
 Check = Callable[[Graph], Iterator[str]]
 
@@ -107,14 +111,16 @@ def reads_before_writes(graph: Graph) -> Iterator[str]:
             yield f"nothing orders {op.id} before {updates[op.role]}"
 
 
-def rates_solved(graph: Graph) -> Iterator[str]:
+def rates_balanced(graph: Graph) -> Iterator[str]:
+    """The balance equations have a solution, and every op's firings are its part of it."""
+    rates = step_rates(graph)
+    solved = balance(rates.actors, rates.channels)
+    for conflict in solved.conflicts:
+        ways = f"{conflict.known_firings} and {conflict.other_firings} times for each {conflict.start}"
+        yield f"{conflict.end} fires {ways}, by {conflict.other[-1].name}"
     for op in graph.ops:
-        if not isinstance(op.params, UpdateParams):
-            continue
-        if graph.step.prompts % op.params.updates != 0:
-            yield f"{op.params.updates} updates of {op.id} do not divide {graph.step.prompts} prompts"
-        if op.firings != op.params.updates * op.params.epochs:
-            yield f"{op.id} fires {op.firings} times"
+        if op.firings != solved.repetitions[rates.actor_of[op.id]]:
+            yield f"{op.id} fires {op.firings} times, and {solved.repetitions[rates.actor_of[op.id]]} balance the step"
 
 
 def declared_kept(graph: Graph) -> Iterator[str]:
@@ -131,10 +137,58 @@ def declared_kept(graph: Graph) -> Iterator[str]:
     yield from (f"{id} was removed without a reason" for id, removal in removed.items() if not removal.reason)
 
 
+def filters_first(graph: Graph) -> Iterator[str]:
+    """Along edges of a step each filter comes before every op whose rows it decides on."""
+    rows = Rows(graph)
+    pairs = [(edge.source, edge.target) for edge in graph.edges if _within_step(edge)]
+    filters = {each.id for op in graph.ops for each in rows.governing(op)}
+    below = {id: reachable([id], pairs) for id in filters}
+    for op in graph.ops:
+        yield from (
+            f"nothing orders {each.id} before {op.id}" for each in rows.governing(op) if op.id not in below[each.id]
+        )
+
+
+def forwards_unique(graph: Graph) -> Iterator[str]:
+    """No two forwards compute the same columns of the same values."""
+    rows = Rows(graph)
+    keys = ((forward_key(graph, rows, op), op.outputs, op.id) for op in graph.ops)
+    seen: dict[object, str] = {}
+    for key, outputs, id in keys:
+        if key is None:
+            continue
+        other = seen.setdefault((key, outputs), id)
+        if other != id:
+            yield f"{other} and {id} compute the same"
+
+
+def shares_sound(graph: Graph) -> Iterator[str]:
+    for role in graph.roles:
+        trainer = sharing_trainer(graph, role)
+        if role.shares != (None if trainer is None else trainer.name):
+            yield f"{role.name} shares the weights of {role.shares}"
+
+
 def weights_have_tokens(graph: Graph) -> Iterator[str]:
     for edge in graph.edges:
-        if edge.kind is EdgeKind.WEIGHTS and edge.tokens < 1:
-            yield f"weights edge {edge.id} has no token"
+        if edge.kind is EdgeKind.WEIGHTS and edge.tokens < versions_per_step(graph, edge):
+            yield f"weights edge {edge.id} has {edge.tokens} tokens, fewer than the versions of a step"
+
+
+def lag_bounded(graph: Graph) -> Iterator[str]:
+    """No sample is older than the `max_lag` of the weights edge behind it."""
+    most = {e.id: e.tokens - versions_per_step(graph, e) for e in graph.edges if e.kind is EdgeKind.WEIGHTS}
+    for lag in path_lags(graph):
+        if lag.versions > most[lag.edge]:
+            yield f"{lag.update} trains on samples {lag.versions} versions old over {lag.edge}"
+
+
+def step_ends(graph: Graph) -> Iterator[str]:
+    """One step has a sequential schedule within the program's buffers."""
+    rates = step_rates(graph)
+    found = schedule(rates.actors, rates.channels, balance(rates.actors, rates.channels).repetitions)
+    if isinstance(found, Deadlock):
+        yield f"ops wait for each other: {' -> '.join(wait.actor for wait in found.waits)}"
 
 
 def granularity_known(graph: Graph) -> Iterator[str]:
@@ -159,10 +213,15 @@ CHECKS: tuple[tuple[str | None, Check], ...] = (
     ("infer_types", origins_named),
     ("infer_types", step_acyclic),
     ("infer_types", reads_before_writes),
-    ("balance_rates", rates_solved),
+    ("balance_rates", rates_balanced),
     ("prune_dead", declared_kept),
+    ("order_filters", filters_first),
+    ("fuse_forwards", forwards_unique),
+    ("share_weights", shares_sound),
     ("insert_weight_sync", weights_have_tokens),
     ("infer_granularity", granularity_known),
+    ("bound_lag", lag_bounded),
+    ("check_liveness", step_ends),
     ("canonicalize", order_runs),
 )
 """Each invariant with the pass from which on it holds (None: always)."""

@@ -17,13 +17,16 @@ from flowrl.compiler.passes.check_liveness import check_liveness
 from flowrl.compiler.passes.check_sampling import check_sampling, warn_sampling
 from flowrl.compiler.passes.check_waits import check_waits, warn_waits
 from flowrl.compiler.passes.cover_routes import cover_routes
+from flowrl.compiler.passes.fuse_forwards import fuse_forwards
 from flowrl.compiler.passes.infer_granularity import infer_granularity
 from flowrl.compiler.passes.infer_types import infer_types
 from flowrl.compiler.passes.insert_log_probs import insert_log_probs
 from flowrl.compiler.passes.insert_weight_sync import insert_weight_sync, warn_unsynced
 from flowrl.compiler.passes.match_rows import match_rows
+from flowrl.compiler.passes.order_filters import order_filters
 from flowrl.compiler.passes.prune_dead import prune_dead, warn_unread
 from flowrl.compiler.passes.refuse_cycles import refuse_cycles
+from flowrl.compiler.passes.share_weights import share_weights
 from flowrl.diag.diagnostic import Diagnostic, InternalError
 from flowrl.graph.graph import Graph
 from flowrl.graph.verify import verify
@@ -60,7 +63,10 @@ PASSES: tuple[Pass, ...] = (
     Pass(cover_routes, requires=("infer_types",)),
     Pass(balance_rates, requires=("infer_types",)),
     Pass(insert_log_probs, requires=("infer_types", "balance_rates")),
-    Pass(prune_dead, requires=("insert_log_probs",), warn=warn_unread),
+    Pass(order_filters, requires=("insert_log_probs",)),
+    Pass(prune_dead, requires=("insert_log_probs", "order_filters"), warn=warn_unread),
+    Pass(fuse_forwards, requires=("prune_dead",)),
+    Pass(share_weights, requires=("prune_dead",)),
     Pass(insert_weight_sync, requires=("prune_dead",), warn=warn_unsynced),
     Pass(infer_granularity, requires=("infer_types",)),
     Pass(bound_lag, requires=("insert_weight_sync",), warn=warn_lag),

@@ -31,7 +31,7 @@ def test_required_passes_stand_before() -> None:
 
 
 def test_a_pass_too_early_is_our_fault() -> None:
-    with pytest.raises(InternalError, match="prune_dead requires insert_log_probs"):
+    with pytest.raises(InternalError, match="order_filters requires insert_log_probs"):
         run_passes(lowered(GRPO), passes=[step for step in PASSES if step.name != "insert_log_probs"])
 
 
