@@ -13,6 +13,7 @@ from flowrl.api.compile import Checked, check_spec, compile_spec
 from flowrl.api.fix import MOST_ROUNDS, Fixed, fix_once, joined
 from flowrl.api.graphs import STOPS, graphs_after
 from flowrl.api.init import init
+from flowrl.api.keys import Key, find_keys, near_keys
 from flowrl.api.places import folder_of
 from flowrl.compiler.lower.effects import idle
 from flowrl.diag.diagnostic import FlowError, diagnose
@@ -157,17 +158,20 @@ __all__ = [
     "STOPS",
     "Checked",
     "Fixed",
+    "Key",
     "canonical",
     "check",
     "draw",
     "dumps",
     "expand",
     "export",
+    "find_keys",
     "fix",
     "graphs_after",
     "init",
     "load",
     "loads",
+    "near_keys",
     "plan",
     "render",
     "resume",

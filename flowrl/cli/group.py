@@ -6,6 +6,7 @@ A command raises FlowError for a fault of the user; whatever else it raises is a
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any, cast
@@ -89,13 +90,23 @@ class FlowGroup(click.Group):
 
 
 class UnknownName(click.UsageError):
-    """A name that is none of the known ones: `what` says of what kind."""
+    """A name that is none of the known ones: `what` says of what kind. `near`: names to propose, if not those that look
+    like it."""
 
-    def __init__(self, what: str, name: str, known: list[str], context: click.Context) -> None:
+    def __init__(
+        self, what: str, name: str, known: list[str], context: click.Context, near: list[str] | None = None
+    ) -> None:
         super().__init__(f"no {what} `{name}`", context)
         self.what = what
         self.name = name
         self.known = known
+        self.near = near
+
+
+def code_of(text: str) -> str | None:
+    """`206`, `fr0206` → FR0206; None for what is no number and does not start like a code."""
+    found = re.fullmatch(r"(?:fr)?(\d{1,4})", text, re.IGNORECASE)
+    return f"FR{int(found.group(1)):04}" if found else None
 
 
 ALL_NAMES = 16
@@ -106,19 +117,20 @@ def usage_help(error: click.UsageError) -> str | None:
     """The fact that helps: a near name, or all of them if they are few."""
     from flowrl.diag.near import near_names
 
+    given = None
     if isinstance(error, UnknownName):
-        what, name, known = error.what, error.name, error.known
+        what, name, known, given = error.what, error.name, error.known, error.near
     elif isinstance(error, click.NoSuchOption) and error.ctx is not None:
         what, name = "option", error.option_name
         known = [spelling for parameter in error.ctx.command.get_params(error.ctx) for spelling in parameter.opts]
     else:
         return None
-    near = near_names(name, known)
+    near = near_names(name, known) if given is None else given
     if near:
         article = "an" if what[0] in "aeiou" else "a"
         return f"{article} {what} with a near name exists: {', '.join(near)}"
     plural = f"{what}es" if what.endswith("s") else f"{what}s"
-    return f"the {plural} are {', '.join(known)}" if len(known) <= ALL_NAMES else None
+    return f"the {plural} are {', '.join(known)}" if 0 < len(known) <= ALL_NAMES else None
 
 
 def usage_text(error: click.UsageError) -> str:

@@ -14,7 +14,7 @@ import click
 from msgspec import to_builtins
 
 from flowrl import __version__
-from flowrl.cli.group import FlowGroup, UnknownName, run_group, voice_of
+from flowrl.cli.group import FlowGroup, UnknownName, code_of, run_group, voice_of
 from flowrl.cli.options import (
     cluster_option,
     launcher_option,
@@ -24,7 +24,7 @@ from flowrl.cli.options import (
     runs_option,
     sets_option,
 )
-from flowrl.cli.results import fixed_line, result_line, result_record
+from flowrl.cli.results import fixed_line, key_lines, result_line, result_record
 from flowrl.cli.voice import Voice, as_json, count_line, has_color, is_ascii, worst
 from flowrl.diag.catalogue import CODES
 from flowrl.diag.diagnostic import FlowError, diagnose
@@ -237,16 +237,26 @@ def show(context: click.Context, file: Path, after: str | None, sets: tuple[str,
 
 
 @flowrl.command()
-@click.argument("code", metavar="CODE")
+@click.argument("what", metavar="CODE|KEY")
 @output_options
 @click.pass_context
-def explain(context: click.Context, code: str, **_: object) -> None:
-    """Print the page of an error code: a flow that has it, and the flow mended."""
+def explain(context: click.Context, what: str, **_: object) -> None:
+    """Print the page of an error code, or what a key of the language means: FR0206 or 206, step.refill, update.loss."""
+    from flowrl import api
+
     voice = voice_of(context)
-    text = page(code)
-    if text is None:
-        raise UnknownName("code", code, sorted(CODES), context)
-    voice.data(as_json({"code": code, "page": text}) if voice.json else text)
+    code = code_of(what)
+    if code is not None:
+        text = page(code)
+        if text is None:
+            raise UnknownName("code", what.upper(), sorted(CODES), context)
+        voice.data(as_json({"code": code, "page": text}) if voice.json else text)
+        return
+    schema = api.schema()
+    keys = api.find_keys(schema, what)
+    if not keys:
+        raise UnknownName("key", what, [], context, near=api.near_keys(schema, what))
+    voice.data(as_json([key.record() for key in keys]) if voice.json else key_lines(keys, voice.width))
 
 
 @flowrl.command()

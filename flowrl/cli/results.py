@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flowrl.api import Fixed
+    from flowrl.api import Fixed, Key
     from flowrl.runtime.result import RunResult
 
 
@@ -17,6 +18,20 @@ def fixed_line(changed: Sequence[Fixed]) -> str:
     if edits == 0:
         return "nothing to mend: no fix is certain"
     return f"{edits} place{'' if edits == 1 else 's'} mended"
+
+
+def key_lines(keys: Sequence[Key], width: int) -> str:
+    """Keys of the language, a table each."""
+    return "\n".join(_key(key, width) for key in keys)
+
+
+def _key(key: Key, width: int) -> str:
+    rows = {"type": key.type, "unit": key.unit, "default": key.default, "meaning": key.doc, "keys": ", ".join(key.keys)}
+    lines = [key.path]
+    for title, text in rows.items():
+        if text:
+            lines += textwrap.wrap(text, width, initial_indent=f"  {title:<8} ", subsequent_indent=" " * 11)
+    return "\n".join(lines) + "\n"
 
 
 def result_line(result: RunResult) -> str:
