@@ -15,14 +15,12 @@ from msgspec.structs import replace
 
 from flowrl.graph.graph import Graph, Kind, Role
 from flowrl.machine.cluster import Cluster
-from flowrl.machine.shape import ModelShape
 from flowrl.machine.traits import TRAITS, layout_fault, legal_tp
 from flowrl.placement.engine_memory import cache_tokens
 from flowrl.placement.memory import limit_bytes, memory, pool_memory
 from flowrl.placement.op_time import OpTime
 from flowrl.placement.options import Draft, Option
 from flowrl.placement.placed import HOST, needs_devices, placed_roles
-from flowrl.placement.request import PlacementRequest
 from flowrl.placement.workload import Workload
 from flowrl.plan.plan import Layout, Memory, Pool, Rejected, RolePlacement
 
@@ -61,11 +59,9 @@ class _Generation:
 class Layouts:
     """Lays out the options of one graph on one cluster."""
 
-    def __init__(
-        self, graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]
-    ) -> None:
-        self.graph, self.cluster, self.request, self.shapes = graph, cluster, request, shapes
-        self._work = Workload(graph, shapes, request)
+    def __init__(self, work: Workload, cluster: Cluster) -> None:
+        self.graph, self.cluster, self.request, self.shapes = work.graph, cluster, work.request, work.shapes
+        self._work = work
 
     def lay_out(self, option: Option, recompute: Mapping[str, str]) -> Laid:
         """`recompute` is by role, for those that the flow leaves open."""
@@ -80,7 +76,7 @@ class Layouts:
             pools = [self._resident(pool) for pool in pools]
         host = host_pool(self.graph)
         every = (*pools, *([host] if host is not None else ()))
-        needed = memory(self.graph, every, self.shapes, self.cluster, request=self.request)
+        needed = memory(self.graph, every, self.shapes, self.cluster, request=self.request, work=self._work)
         return Laid(every, needed, passed_over)
 
     def _on_devices(self, pool: Pool) -> tuple[Memory, ...]:

@@ -40,16 +40,17 @@ def memory(
     *,
     request: PlacementRequest | None = None,
     decisions: Sequence[Decision] = (),
+    work: Workload | None = None,
 ) -> tuple[Memory, ...]:
     """Peaks of all device pools in the order of the pools, and of a host's memory where roles are offloaded to it.
 
-    `request` gives origins and assumptions, `decisions` the ids that origins name.
+    `request` gives origins and assumptions, `decisions` the ids that origins name; `work` saves counting again.
     """
     request = request or PlacementRequest()
     everyone = [
         (pool, placed_roles(graph, pool, shapes, cluster, request, decisions)) for pool in pools if pool.devices
     ]
-    work = Workload(graph, shapes, request)
+    work = work or Workload(graph, shapes, request)
     on_devices = (
         entry
         for pool, placed in everyone

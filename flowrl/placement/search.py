@@ -49,14 +49,15 @@ def search(
     """The best candidate and that of each option, in their order; of the option labelled `only`, if it is given.
     Raises FlowError as `place` says."""
     check_request(graph, cluster, request, shapes)
-    work, layouts = Workload(graph, shapes, request), Layouts(graph, cluster, request, shapes)
+    work = Workload(graph, shapes, request)
+    layouts = Layouts(work, cluster)
     found = [option for option in options(graph, cluster, request) if only in (None, option.label)]
     if not found:
         raise FlowError(_nothing_left(cluster, request))
 
     def candidate(option: Option, recompute: Mapping[str, str]) -> Candidate:
         laid = layouts.lay_out(option, recompute)
-        seconds = step_seconds(graph, laid.pools, shapes, cluster, request)
+        seconds = step_seconds(graph, laid.pools, shapes, cluster, request, work)
         return Candidate(option, laid, seconds, starved(graph, work, laid.pools) is not None, recompute)
 
     tried = [_best_of([candidate(option, choice) for choice in choices(graph)]) for option in found]

@@ -28,9 +28,10 @@ def step_seconds(
     shapes: Mapping[str, ModelShape],
     cluster: Cluster,
     request: PlacementRequest,
+    work: Workload | None = None,
 ) -> float:
-    """Seconds of one step in the steady state, validation counted at its share."""
-    times = OpTime(Workload(graph, shapes, request), pools, cluster)
+    """Seconds of one step in the steady state, validation counted at its share. `work` saves counting again."""
+    times = OpTime(work or Workload(graph, shapes, request), pools, cluster)
     placed = {
         each.role.name: each
         for pool in pools

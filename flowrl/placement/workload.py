@@ -61,6 +61,7 @@ class Workload:
         self._counts = Counts(graph, request)
         self._ops = {op.id: op for op in graph.ops}
         self._interactions = interactions(graph)
+        self._rows: dict[str, Rows] = {}
         self._lengths: dict[str, Lengths] = {}
         self._sources: dict[str, list[str]] = {}
         for edge in graph.edges:
@@ -69,7 +70,10 @@ class Workload:
 
     def rows(self, op: Op) -> Rows:
         """Of one firing, as expected."""
-        return self._counts.rows(op)
+        found = self._rows.get(op.id)
+        if found is None:
+            found = self._rows[op.id] = self._counts.rows(op)
+        return found
 
     def writes_text(self, op: Op) -> bool:
         """Whether an engine decodes in the op: generate, or a judge's own model."""
