@@ -11,8 +11,8 @@ from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Kind, Op
 from flowrl.graph.lag import path_lags
 from flowrl.graph.rates import step_rates, versions_per_step
 from flowrl.graph.records import data_links
-from flowrl.graph.sdf import Deadlock, balance, schedule
 from flowrl.graph.rows import Rows
+from flowrl.graph.sdf import Deadlock, balance, schedule
 from flowrl.graph.types import dtypes_agree
 from flowrl.graph.weights import forward_key, sharing_trainer
 
