@@ -7,31 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from flowrl.compiler.lower.graph import lower_stage
+from flowrl.diag.diagnostic import FlowError
 from flowrl.spec import OriginKind, load, loads
-from flowrl.spec.presets import FOLDER, preset_names, preset_text
+from flowrl.spec.presets import FOLDER, preset_head, preset_names, preset_text
 from flowrl.spec.schema import GeneratorRole, RewardRole, TrainerRole
 from tests.spec.flows import edges_of
+from tests.spec.preset_flows import EXAMPLES, GIVEN, REWARD, minimal
 
 ROOT = Path(__file__).resolve().parents[2]
 
-MINIMAL = """\
-flowrl: 1
-name: demo
-use: {preset}
-models:
-  policy: {{source: Qwen/Qwen2.5-7B}}
-  value: {{source: Qwen/Qwen2.5-7B, head: scalar}}
-data: {{train: {{source: train.jsonl, response: answer}}}}
-"""
-
-
-def minimal(preset: str) -> str:
-    reward = "" if preset == "sft" else 'roles: {reward: {function: "rewards.py:score"}}\n'
-    return MINIMAL.format(preset=preset) + reward
-
 
 def test_the_presets() -> None:
-    assert preset_names() == ["grpo", "ppo", "sft"]
+    assert preset_names() == sorted(GIVEN)
+    assert len(GIVEN) == 19
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -45,15 +34,41 @@ def test_a_preset_is_a_flow_once_its_gaps_are_filled(name: str) -> None:
 
 def preset_without_use(name: str) -> str:
     """The text of the preset with what the minimal flow gives written into it by hand."""
-    given = minimal(name).partition("models:\n")[2].partition("roles:")[0]
-    body = preset_text(name).replace("    kind: reward\n", '    function: "rewards.py:score"\n')
-    return body + "models:\n" + given
+    given = minimal(name).partition(f"use: {name}\n")[2].partition("roles:")[0]
+    reward = REWARD.partition("{")[2].rstrip("}")
+    body = preset_text(name).replace("  reward:\n    kind: reward\n", f"  reward:\n    {reward}\n")
+    return body + given
 
 
 @pytest.mark.parametrize("name", preset_names())
 def test_a_preset_says_what_one_must_give(name: str) -> None:
-    remark = " ".join(line.lstrip("# ") for line in preset_text(name).splitlines() if line.startswith("#"))
-    assert "You give: models.policy" in remark
+    """Exactly that: without any of it the flow is refused."""
+    head = preset_head(name)
+    models, data, roles = GIVEN[name]
+    named = set(re.findall(r"models\.(\w+)", head.give))
+    assert named == {model.partition(":")[0] for model in models}
+    assert ("roles.reward" in head.give) == bool(roles)
+    assert "data.train" in head.give
+    assert {key for key in ("response", "chosen", "rejected") if f"`{key}:`" in head.give} == {
+        key for key in ("response", "chosen", "rejected") if f"{key}:" in data
+    }
+    for gap in (*named, *(["reward"] if roles else [])):
+        assert refusals(name, gap) == {"FR0203" if gap != "reward" else "FR0106"}
+
+
+def refusals(name: str, without: str) -> set[str]:
+    try:
+        lower_stage(loads(minimal(name, without), folder=EXAMPLES), 0)
+    except FlowError as error:
+        return {diagnostic.code for diagnostic in error.diagnostics}
+    return set()
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_a_preset_has_a_head(name: str) -> None:
+    head = preset_head(name)
+    assert head.what.endswith(".")
+    assert re.search(r"\b(19|20)\d\d\b", head.paper)
     assert re.search(r"^name: " + name, preset_text(name), flags=re.MULTILINE)
     assert (FOLDER / f"{name}.yaml").is_file()
 
@@ -105,7 +120,8 @@ def test_use_is_gone_once_resolved() -> None:
 
 
 def test_flag_may_choose_the_preset() -> None:
-    spec = loads(minimal("grpo"), sets=["use=ppo"])
+    text = minimal("grpo").replace("models: {", "models: {value: {source: m, head: scalar}, ")
+    spec = loads(text, sets=["use=ppo"])
     assert "critic" in spec.document.roles
 
 
