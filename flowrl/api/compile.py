@@ -13,7 +13,7 @@ from flowrl.compiler.emit.program import emit
 from flowrl.compiler.lower.effects import warn_effects
 from flowrl.compiler.lower.graph import lower_stage
 from flowrl.compiler.lower.placement import lower_placement
-from flowrl.compiler.lower.run import lower_gate, lower_run
+from flowrl.compiler.lower.run import lower_gate, lower_run, lower_stage_run
 from flowrl.compiler.lower.stage import Stage
 from flowrl.compiler.passes.pipeline import run_passes
 from flowrl.diag.diagnostic import Diagnostic, FlowError
@@ -87,7 +87,7 @@ def _compile_stage(
 ) -> tuple[StagePlan, tuple[Diagnostic, ...]]:
     request = lower_placement(spec, index)
     placement = place(graph, cluster, request, shapes)
-    run = lower_run(spec.stages[index].run)
+    run = lower_stage_run(spec, index)
     program = emit(graph, placement.pools, run)
     seconds = durations(
         graph, placement.pools, program, shapes, cluster, request=request, decisions=placement.decisions

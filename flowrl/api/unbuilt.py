@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from flowrl.diag.span import Span
 from flowrl.graph.graph import Edge, EdgeKind, Kind, Model, Op, Role
-from flowrl.graph.params import DataParams, EngineParams, EstimateParams, GenerateParams, ScoreParams, UpdateParams
+from flowrl.graph.params import DataParams, EngineParams, ScoreParams
 from flowrl.graph.types import Unit
 from flowrl.plan.plan import Pool, RolePlacement, StagePlan
 
@@ -85,22 +85,11 @@ def schedule(is_meant: Callable[[StagePlan], bool], key: str) -> Find:
 
 
 def logger(name: str) -> Find:
-    return lambda stage: [(stage.name, None)] if name in stage.run.loggers else []
-
-
-def _is_cut(role: Role, pool: Pool, entry: RolePlacement) -> bool:
-    layout = entry.layout
-    inner = layout.tp * layout.pp * layout.cp * layout.ep
-    return role.backend in (None, "fsdp", "hf") and inner > 1
+    return lambda stage: [(stage.name, stage.run.spans.get("loggers"))] if name in stage.run.loggers else []
 
 
 def _judged(op: Op) -> bool:
     return isinstance(op.params, ScoreParams) and op.params.flavour == "judge"
-
-
-def _model_timeout(op: Op) -> bool:
-    params = op.params
-    return isinstance(params, ScoreParams) and params.flavour == "model" and params.timeout_seconds is not None
 
 
 def _lagging(stage: StagePlan) -> Iterator[Place]:
@@ -136,16 +125,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
         "`on_error` of a reward by a function",
         roles(lambda r: r.on_error != "abort" and not (r.kind is Kind.REWARD and r.model is None)),
     ),
-    Unbuilt(
-        "`timeout_seconds` of a reward model",
-        "`timeout_seconds` of a reward by a function",
-        ops(_model_timeout),
-    ),
-    Unbuilt(
-        "step-level advantages",
-        "estimators without `step_weight`",
-        ops(lambda op: isinstance(op.params, EstimateParams) and "step_weight" in op.params.extra, "estimator"),
-    ),
     # engines
     Unbuilt("`engine.gpu_bytes`", "functions on the host", engines(lambda e: e.gpu_bytes is not None)),
     Unbuilt("`engine.packing`", "`packing: false`", engines(lambda e: e.packing)),
@@ -159,29 +138,11 @@ UNBUILT: tuple[Unbuilt, ...] = (
         "`engine.extra` of roles with a model",
         roles(lambda r: bool(r.engine.extra) and r.model is None),
     ),
-    Unbuilt("a layout with tp, pp, cp or ep", "dp; tp of backend `vllm`", placed(_is_cut)),
     # models
     Unbuilt("LoRA", "training of all weights", models(lambda m: m.lora is not None)),
     Unbuilt("`head: denoiser`", "`lm`, `scalar`", models(lambda m: m.head == "denoiser", "head")),
-    # generation and update
-    Unbuilt(
-        "`max_turn_tokens`",
-        "one turn, up to `max_response_tokens`",
-        ops(lambda op: isinstance(op.params, GenerateParams) and op.params.max_turn_tokens is not None),
-    ),
-    Unbuilt(
-        "a denoiser's key of `generate`",
-        "keys of a generator of tokens",
-        ops(lambda op: isinstance(op.params, GenerateParams) and bool(op.params.extra)),
-    ),
-    Unbuilt(
-        "`action_share`",
-        "training on all actions",
-        ops(lambda op: isinstance(op.params, UpdateParams) and op.params.action_share is not None),
-    ),
     # data
     Unbuilt("a mixture of data sets", "one `source`", data(lambda d: bool(d.mix))),
-    Unbuilt("`tag`", "one `source`", data(lambda d: d.tag is not None and not d.mix)),
     Unbuilt("numbered prompts", "prompts of a `source`", data(lambda d: d.seeds is not None)),
     Unbuilt(
         "a pair of responses",
@@ -191,7 +152,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("images", "text prompts", data(lambda d: d.images is not None)),
     Unbuilt("a prompt template of one's own", "the tokenizer's chat template", data(lambda d: d.template is not None)),
     Unbuilt("`on_long: drop`", "`error`, `truncate`", data(lambda d: d.on_long == "drop")),
-    Unbuilt("`order: interleave`", "`shuffle`, `sequential`", data(lambda d: d.order == "interleave" and not d.mix)),
     # edges
     Unbuilt("an interaction", "`->` and `=>`", edges(lambda e: e.kind is EdgeKind.INTERACTION)),
     Unbuilt("a choice of the fields that travel", "the fields that are read", edges(lambda e: bool(e.fields))),

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from flowrl.diag.diagnostic import Diagnostic
+from flowrl.diag.span import Span
 from flowrl.graph.graph import Edge, Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.program.program import Program
@@ -156,6 +157,8 @@ class StageRun(msgspec.Struct, frozen=True, kw_only=True):
     """How many checkpoints to keep; None keeps all."""
     loggers: tuple[str, ...] = ("tensorboard",)
     samples_logged: int = 4
+    spans: dict[str, Span] = {}
+    """Where its keys stand, as far as they are written."""
 
 
 class StagePlan(msgspec.Struct, frozen=True, kw_only=True):

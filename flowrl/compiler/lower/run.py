@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from flowrl.compiler.lower.stage import Stage
+from flowrl.diag.span import Span
 from flowrl.plan.plan import Gate, StageRun
+from flowrl.spec.flow import FlowSpec
 from flowrl.spec.schema import GateDocument, RunDocument
 
 
-def lower_run(document: RunDocument) -> StageRun:
+def lower_stage_run(spec: FlowSpec, index: int) -> StageRun:
+    """The run section of stage `index`."""
+    stage = Stage(spec, index)
+    return lower_run(stage.document.run, stage.written_keys("run", keys=("steps", "checkpoint_every_steps", "loggers")))
+
+
+def lower_run(document: RunDocument, spans: Mapping[str, Span] | None = None) -> StageRun:
     """The run section of a stage, or of the whole flow."""
     return StageRun(
+        spans=dict(spans or {}),
         steps=document.steps,
         seed=document.seed,
         checkpoint_every_steps=document.checkpoint_every_steps,

@@ -1,0 +1,218 @@
+"""Every construct that the runtime does not carry out: the flow checks and plans, and `run` refuses it at its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flowrl import api
+from flowrl.api.preflight import preflight
+from flowrl.api.unbuilt import UNBUILT
+from flowrl.diag.diagnostic import Diagnostic, FlowError
+from flowrl.plan.io import dumps, loads
+
+FLOW = """flowrl: 1
+name: demo
+cluster: {gpu: cpu, gpus_per_node: 3}
+models:
+  policy:
+    source: {architecture: qwen2, tokenizer: characters, hidden_size: 32, layers: 2, heads: 4, ffn_size: 64,
+             max_positions: 96}
+data:
+  train: {source: rows.jsonl, prompt: question, keep: [answer], max_prompt_tokens: 16}
+  other: {source: rows.jsonl, prompt: question, keep: [answer], max_prompt_tokens: 16}
+roles:
+  actor_train: {model: policy, backend: fsdp, update: {loss: ppo}}
+  actor_infer: {model: policy, backend: hf, generate: {max_response_tokens: 16}}
+  reward: {function: "rewards.py:score"}
+  advantage: {estimator: grpo}
+edges:
+  - data.train -> actor_infer.generate
+  - actor_infer.generate -> reward.score
+  - reward.score -> advantage.estimate
+  - advantage.estimate -> actor_train.update
+  - actor_train => actor_infer
+step: {prompts: 8, samples_per_prompt: 4, updates: 2}
+"""
+FILES = {
+    "rewards.py": "def score(response, answer):\n    return [0.0 for _ in response]\n",
+    "compare.py": "def compare(prompt, response):\n    return [0.0 for _ in response]\n",
+    "judge.py": "def parse(text):\n    return float(text)\n",
+    "judge.j2": "{{ prompt }} {{ response }}\n",
+    "room.py": "class Room:\n    def reset(self, answer):\n        return []\n",
+    "shape.py": "def shape(response):\n    return [len(text) for text in response]\n",
+}
+
+Edit = tuple[str, str]
+SHAPE = """
+    source: {architecture: qwen2, tokenizer: characters, hidden_size: 32, layers: 2, heads: 4, ffn_size: 64,
+             max_positions: 96}"""
+GPUS = ("gpu: cpu, gpus_per_node: 3", "gpu: H100-80G, gpus_per_node: 8")
+REWARD = 'reward: {function: "rewards.py:score"}'
+SCORED = "  - reward.score -> advantage.estimate"
+SECOND = 'second: {kind: reward, function: "rewards.py:score"}'
+BOTH = (
+    "  - actor_infer.generate -> reward.score",
+    "  - actor_infer.generate -> second.score\n  - second.score -> reward.score",
+)
+SYNC = "- actor_train => actor_infer"
+TRAIN = "train: {source: rows.jsonl, prompt: question, keep: [answer], max_prompt_tokens: 16}"
+DISTILLED: tuple[Edit, ...] = (
+    ("update: {loss: ppo}", "update: {loss: distill}"),
+    (REWARD, "teacher: {kind: scorer, model: policy, backend: fsdp, top_k: 4}"),
+    ("  advantage: {estimator: grpo}\n", ""),
+    ("  - actor_infer.generate -> reward.score\n", "  - actor_infer.generate -> teacher.log_probs\n"),
+    (f"{SCORED}\n", ""),
+    ("advantage.estimate -> actor_train.update", "teacher.log_probs -> actor_train.update"),
+)
+INTERACTING: tuple[Edit, ...] = (
+    (REWARD, 'room: {kind: env, env: "room.py:Room", max_turns: 2}'),
+    ("data.train -> actor_infer.generate", "data.train -> room.reset"),
+    ("actor_infer.generate -> reward.score", "actor_infer.generate <-> room.step"),
+    ("reward.score -> advantage", "actor_infer.generate -> advantage"),
+)
+PAIRED: tuple[Edit, ...] = (
+    (
+        "keep: [answer], max_prompt_tokens: 16}\n  other",
+        "chosen: answer, rejected: wrong, max_prompt_tokens: 16}\n  other",
+    ),
+    ("update: {loss: ppo}", "update: {loss: dpo, beta: 0.1}"),
+    (REWARD, "reference: {model: policy, backend: fsdp}"),
+    ("  advantage: {estimator: grpo}\n", ""),
+    ("  - data.train -> actor_infer.generate\n", "  - data.train -> reference.log_probs\n"),
+    ("  - actor_infer.generate -> reward.score\n", ""),
+    (f"{SCORED}\n", ""),
+    ("advantage.estimate -> actor_train.update", "reference.log_probs -> actor_train.update"),
+)
+EDITS: dict[str, tuple[Edit, ...]] = {
+    "a filter": (
+        (REWARD, f"{REWARD}\n  few: {{kind: filter, rule: zero_spread, by: reward.rewards}}"),
+        (SCORED, "  - reward.score -> few.select\n  - few.select -> advantage.estimate"),
+        ("updates: 2", "updates: 1"),
+    ),
+    "an environment": INTERACTING,
+    "a function as an op": (
+        (
+            REWARD,
+            f'{REWARD}\n  shape: {{kind: function, function: "shape.py:shape", '
+            "outputs: {rewards: {unit: sample, dtype: f32}}}",
+        ),
+        ("actor_infer.generate -> reward.score", "actor_infer.generate -> reward.score, shape.call"),
+        (SCORED, "  - shape.call -> advantage.estimate"),
+    ),
+    "a reward by a judge": (
+        (REWARD, 'reward: {judge: {template: judge.j2, parse: "judge.py:parse", endpoint: "https://judge/v1"}}'),
+    ),
+    "a reward by a sandbox": ((REWARD, "reward: {sandbox: {image: py311, tests: answer}}"),),
+    "a routed reward": (
+        (
+            REWARD,
+            f"reward: {{router: {{by: answer, routes: {{a: second, '*': third}}}}}}\n  {SECOND}\n"
+            f"  {SECOND.replace('second', 'third')}",
+        ),
+    ),
+    "a combined reward": ((REWARD, f"reward: {{combine: {{second: 1.0}}}}\n  {SECOND}"), BOTH),
+    "a comparison within a group": (
+        ("rewards.py:score", "compare.py:compare"),
+        ("actor_infer.generate -> reward.score", "actor_infer.generate -> reward.compare"),
+        ("reward.score -> advantage", "reward.compare -> advantage"),
+    ),
+    "rewards of a turn": ((REWARD, REWARD.replace("}", ", unit: turn}")), ("estimator: grpo", "estimator: reinforce")),
+    "rewards of a token": (
+        (REWARD, REWARD.replace("}", ", unit: token}")),
+        ("estimator: grpo", "estimator: reinforce"),
+    ),
+    "`top_k` of a scorer": DISTILLED,
+    "`on_error` of this kind of role": (("estimator: grpo", "estimator: grpo, on_error: drop"),),
+    "`engine.gpu_bytes`": ((REWARD, REWARD.replace("}", ", engine: {gpu_bytes: 1000}}")),),
+    "`engine.packing`": (("update: {loss: ppo}", "engine: {packing: true}, update: {loss: ppo}"),),
+    "`recompute: selective`": (("update: {loss: ppo}", "engine: {recompute: selective}, update: {loss: ppo}"),),
+    "`engine.extra` of a role without a model": (("estimator: grpo", "estimator: grpo, engine: {extra: {a: 1}}"),),
+    "LoRA": (("max_positions: 96}", "max_positions: 96}\n    lora: {rank: 2, alpha: 4}"),),
+    "`head: denoiser`": (
+        (SHAPE, " {source: black-forest-labs/FLUX.1-dev, head: denoiser}"),
+        ("backend: hf, generate: {max_response_tokens: 16}", "backend: diffusers, generate: {height: 256, width: 256}"),
+        GPUS,
+    ),
+    "a mixture of data sets": (
+        (
+            TRAIN,
+            TRAIN.replace("train:", "first:") + "\n  train: {mix: {first: 0.5, other: 0.5}, max_prompt_tokens: 16}",
+        ),
+    ),
+    "numbered prompts": (*INTERACTING, (TRAIN, "train: {seeds: 100}")),
+    "a pair of responses": PAIRED,
+    "images": (
+        (SHAPE, " {source: Qwen/Qwen2.5-VL-3B-Instruct}"),
+        ("backend: hf", "backend: vllm"),
+        GPUS,
+        (
+            "keep: [answer], max_prompt_tokens: 16}\n  other",
+            "images: answer, keep: [answer], max_prompt_tokens: 16}\n  other",
+        ),
+    ),
+    "a prompt template of one's own": (
+        (
+            "{source: rows.jsonl, prompt: question, keep",
+            "{template: judge.j2, source: rows.jsonl, prompt: question, keep",
+        ),
+    ),
+    "`on_long: drop`": (("max_prompt_tokens: 16}\n  other", "max_prompt_tokens: 16, on_long: drop}\n  other"),),
+    "an interaction": INTERACTING,
+    "a choice of the fields that travel": (
+        (
+            SCORED,
+            "  - {edge: reward.score -> advantage.estimate, fields: [rewards, loss_mask, tokens, rollout_log_probs]}",
+        ),
+    ),
+    "a transport of one's own": ((SYNC, "- {edge: actor_train => actor_infer, transport: disk}"),),
+    "a timeout of an edge": ((SYNC, "- {edge: actor_train => actor_infer, timeout_seconds: 60}"),),
+    "`every_updates`": ((SYNC, "- {edge: actor_train => actor_infer, every_updates: 1}"),),
+    "refill": (
+        (REWARD, f"{REWARD}\n  few: {{kind: filter, rule: zero_spread, by: reward.rewards}}"),
+        (SCORED, "  - reward.score -> few.select\n  - few.select -> advantage.estimate"),
+        ("updates: 2}", "updates: 2, refill: {max_rounds: 3}}"),
+    ),
+    "max_lag over 0": (("step:", "schedule: {max_lag: 1}\nstep:"),),
+    "partial rollout": (("step:", "schedule: {max_lag: 1, partial_rollout: true}\nstep:"),),
+    "`when_stale: drop`": (("step:", "schedule: {max_lag: 1, when_stale: drop}\nstep:"),),
+    "the logger `wandb`": (("step:", "run: {loggers: [wandb]}\nstep:"),),
+    "the logger `mlflow`": (("step:", "run: {loggers: [tensorboard, mlflow]}\nstep:"),),
+}
+"""How FLOW is edited to say each construct."""
+
+
+def refusals(folder: Path, edits: tuple[Edit, ...]) -> tuple[Diagnostic, ...]:
+    """What a run of the plan file of the edited flow is told before anything starts."""
+    text = FLOW
+    for old, new in edits:
+        assert old in text, old
+        text = text.replace(old, new, 1)
+    for name, content in FILES.items():
+        (folder / name).write_text(content)
+    (folder / "flow.yaml").write_text(text)
+    plan = loads(dumps(api.plan(folder / "flow.yaml")))
+    try:
+        preflight(plan)
+    except FlowError as error:
+        return error.diagnostics
+    return ()
+
+
+def test_the_flow_without_edits_runs(tmp_path: Path) -> None:
+    assert not refusals(tmp_path, ())
+
+
+def test_every_row_of_the_table_has_an_edit() -> None:
+    assert [row.what for row in UNBUILT] == list(dict.fromkeys(row.what for row in UNBUILT))
+    assert {row.what for row in UNBUILT} == set(EDITS)
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_a_construct_that_is_not_built_is_refused_by_run(what: str, tmp_path: Path) -> None:
+    found = [each for each in refusals(tmp_path, EDITS[what]) if f": {what} is part of" in each.labels[0].text]
+    assert found
+    for each in found:
+        assert each.code == "FR0801"
+        assert each.labels[0].span.line > 0
