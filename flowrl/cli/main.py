@@ -93,7 +93,7 @@ def check(
         click.echo(fixed.diff(), err=voice.format != "text", nl=False)
     voice.diagnostics(checked.diagnostics, stream=None if voice.format == "text" else sys.stdout)
     if voice.format == "text":
-        told = f"{fixed_line(changed)}; " if fixes else ""
+        told = f"{fixed_line(changed, not checked.diagnostics)}; " if fixes else ""
         voice.data(f"{file}: {told}{count_line(checked.diagnostics)}")
     context.exit(worst(checked.diagnostics))
 

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from flowrl.runtime.result import RunResult
 
 
-def fixed_line(changed: Sequence[Fixed]) -> str:
-    """`2 places mended`, or that no edit is certain."""
+def fixed_line(changed: Sequence[Fixed], is_clean: bool) -> str:
+    """`2 places mended`, or that there was nothing to do. `is_clean`: whether the last check found no fault."""
     edits = sum(fixed.edits for fixed in changed)
     if edits == 0:
-        return "nothing to mend: no fix is certain"
+        return "nothing to mend" if is_clean else "nothing mended, for no fix is certain"
     return f"{edits} place{'' if edits == 1 else 's'} mended"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 MOST = 3
 LONGEST = 80
@@ -38,6 +38,11 @@ def near_names(name: str, known: Iterable[str]) -> list[str]:
     if found:
         return [other for _, other in found[:MOST]]
     return [other for other in candidates if _share_beginning(name.lower(), other.lower())][:MOST]
+
+
+def is_only_near(name: str, near: Sequence[str]) -> bool:
+    """Whether `near`, from `near_names`, leaves no choice: one name, and so few edits away that it was misspelt."""
+    return len(near) == 1 and edit_distance(name.lower(), near[0].lower()) <= LIMITS.get(len(name), 2)
 
 
 def _may_be(name: str, other: str, limit: int) -> bool:

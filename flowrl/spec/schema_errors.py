@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
-from flowrl.diag.near import near_names
+from flowrl.diag.near import is_only_near, near_names
 from flowrl.diag.span import Span
 from flowrl.spec.document import FORMS, Document
 from flowrl.spec.flow import OriginKind, Path
@@ -161,7 +161,8 @@ def _unknown_key(path: Path, context: Context) -> Diagnostic:
     helps: list[Help] = []
     if near:
         line = context.line_with(span, near[0])
-        helps = [Help(text="a key with a near name exists", span=span, replacement=line, certain=len(near) == 1)]
+        certain = is_only_near(key, near) and not _is_written(context, (*parent, near[0]), span.file)
+        helps = [Help(text="a key with a near name exists", span=span, replacement=line, certain=certain)]
         helps += [Help(text=f"or `{other}`") for other in near[1:]]
     elif 0 < len(known) <= ALL_KEYS:
         helps = [Help(text=f"the keys are {', '.join(f'`{name}`' for name in known)}")]
@@ -169,6 +170,11 @@ def _unknown_key(path: Path, context: Context) -> Diagnostic:
         helps = [Help(text=f"the keys are {', '.join(known)}")]
     preset, _ = context.with_preset(span, path)
     return diagnose("FR0103", span, also=preset, helps=helps, parent=parent_words(parent, context))
+
+
+def _is_written(context: Context, path: Path, file: str) -> bool:
+    """Whether `file` has the key at `path` as well, so that renaming another one to it is no fix."""
+    return descend(context.tree, path) is not None and key_span(context.tree, path).file == file
 
 
 def _not_one_of(path: Path, context: Context) -> Diagnostic:
@@ -180,7 +186,7 @@ def _not_one_of(path: Path, context: Context) -> Diagnostic:
     preset, helps = context.with_preset(node.span, path)
     if near:
         line = context.line_with(node.span, near[0])
-        help_ = Help(text="a value with a near name exists", span=node.span, replacement=line, certain=len(near) == 1)
+        help_ = Help(text="a value with a near name exists", span=node.span, replacement=line)
         helps = [help_, *helps]
     also = (*context.with_definition(node), *preset)
     return diagnose("FR0105", node.span, also=also, helps=helps, key=_key(path), choices=words)
@@ -214,9 +220,7 @@ def _role_kind(path: Path, context: Context) -> Diagnostic:
     value = str(kind.value) if isinstance(kind, ScalarNode) else "this"
     near = near_names(value, KINDS)
     line = context.line_with(kind.span, near[0]) if near else None
-    fixed = (
-        [Help(text="a kind with a near name exists", span=kind.span, replacement=line, certain=True)] if near else []
-    )
+    fixed = [Help(text="a kind with a near name exists", span=kind.span, replacement=line)] if near else []
     return diagnose("FR0108", kind.span, helps=fixed, problem=f"`{value}` is no kind", named=named, kinds=kinds)
 
 
