@@ -26,6 +26,7 @@ from flowrl.graph.sdf import Channel
 from flowrl.graph.types import Granularity
 
 __all__ = [
+    "READ_AND_MADE",
     "STEP",
     "RateGraph",
     "RowBounds",

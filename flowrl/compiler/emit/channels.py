@@ -8,13 +8,12 @@ from collections.abc import Sequence
 import networkx as nx
 from msgspec.structs import replace
 
-from flowrl.compiler.emit.instructions import Draft, instructions_of, steps_behind
+from flowrl.compiler.emit.instructions import Draft, instructions_of
 from flowrl.graph.graph import Edge, EdgeKind, Graph
+from flowrl.graph.rates import READ_AND_MADE, steps_ahead
 from flowrl.program.program import Channel, ChannelKind, InstructionKind, Stream
 
 _SEND, _RECEIVE = InstructionKind.SEND_WEIGHTS, InstructionKind.RECEIVE_WEIGHTS
-_READ_AND_MADE = 2
-"""The rows being read, and the next ones being made."""
 
 
 def channels_between(graph: Graph, ordered: Sequence[Draft]) -> tuple[Channel, ...]:
@@ -46,7 +45,7 @@ def join_apart(streams: Sequence[Stream], channels: Sequence[Channel]) -> tuple[
             kind=ChannelKind.ORDER,
             source=ends[0],
             target=other,
-            capacity=_READ_AND_MADE,
+            capacity=READ_AND_MADE,
         )
         for other in ends[1:]
     )
@@ -79,7 +78,7 @@ def _weights(edge: Edge, ordered: Sequence[Draft]) -> list[Channel]:
 
 
 def _data(graph: Graph, edge: Edge, ordered: Sequence[Draft]) -> list[Channel]:
-    lag = max((steps_behind(graph, other) for other in graph.edges if other.kind is EdgeKind.WEIGHTS), default=0)
+    lag = max((steps_ahead(graph, other) for other in graph.edges if other.kind is EdgeKind.WEIGHTS), default=0)
     return [
         Channel(
             id=f"{_name(source.id)} -> {_name(target.id)}",
@@ -87,7 +86,7 @@ def _data(graph: Graph, edge: Edge, ordered: Sequence[Draft]) -> list[Channel]:
             source=source.id,
             target=target.id,
             fields=edge.fields,
-            capacity=_READ_AND_MADE + lag,
+            capacity=READ_AND_MADE + lag,
             edge=edge.id,
         )
         for source in instructions_of(graph.op(edge.source), ordered)
@@ -104,7 +103,7 @@ def _state(graph: Graph, edge: Edge, ordered: Sequence[Draft]) -> Channel:
         kind=ChannelKind.ORDER,
         source=source,
         target=target,
-        capacity=_READ_AND_MADE,
+        capacity=READ_AND_MADE,
         initial_tokens=edge.tokens,
         edge=edge.id,
     )

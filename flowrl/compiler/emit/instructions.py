@@ -11,6 +11,7 @@ import networkx as nx
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Kind, Op
 from flowrl.graph.params import UpdateParams
+from flowrl.graph.rates import versions_per_step
 from flowrl.plan.plan import Pool, StageRun
 from flowrl.program.phases import Phase, phase_of
 from flowrl.program.program import Instruction, InstructionKind, Rows
@@ -40,23 +41,6 @@ def drafts(graph: Graph, pools: Sequence[Pool], run: StageRun) -> tuple[Draft, .
         if any(op.role == role.name and op.method == "update" for op in graph.ops):
             found.append(_save(role.name, pool_of[role.name], run))
     return tuple(found)
-
-
-def versions_per_step(graph: Graph, edge: Edge) -> int:
-    """How many versions the source of a weights edge publishes a step: one after every n-th update, or one."""
-    if edge.every_updates is None:
-        return 1
-    source = role_of_end(edge.source)
-    updates = sum(op.firings for op in graph.ops if op.role == source and op.method == "update")
-    if updates % edge.every_updates:
-        raise InternalError(f"`{edge.id}`: {updates} updates do not divide by every_updates {edge.every_updates}")
-    return updates // edge.every_updates
-
-
-def steps_behind(graph: Graph, edge: Edge) -> int:
-    """How many steps the receiver of a weights edge may run ahead of the sender, in whole steps, rounded up."""
-    count = versions_per_step(graph, edge)
-    return -(-(edge.tokens - count) // count)
 
 
 def role_of_end(end: str) -> str:
