@@ -1,4 +1,4 @@
-"""What an edge may join: the ends of weights edges and interactions, and the attributes of each arrow.
+"""What an edge may join: the ends of weights edges and of interactions.
 
 Takes a stage and its declared edges, adds to the stage's problems. Fields and what they bind to are left to the passes.
 """
@@ -6,7 +6,7 @@ Takes a stage and its declared edges, adds to the stage's problems. Fields and w
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from flowrl.compiler.lower.edges import head_of, parse_name
 from flowrl.compiler.lower.stage import Stage
@@ -15,26 +15,6 @@ from flowrl.graph.graph import Edge, EdgeKind, Kind
 
 RECEIVERS = (Kind.GENERATOR, Kind.SCORER, Kind.REWARD)
 """Kinds of role that weights edges may enter; a reward only with a model of its own."""
-
-ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
-    "->": ("every_steps", "start_step", "fields", "timeout_seconds", "on_timeout"),
-    "=>": ("every_steps", "every_updates", "start_step", "transport", "timeout_seconds", "on_timeout", "max_lag"),
-    "<->": ("fields", "timeout_seconds", "on_timeout"),
-}
-"""Keys of the long form that mean something, by arrow."""
-_KEYS = tuple(dict.fromkeys(key for keys in ATTRIBUTES.values() for key in keys))
-
-
-def check_attributes(stage: Stage) -> None:
-    """FR0330 for a key of the long form that belongs to another arrow."""
-    for index, document in enumerate(stage.document.edges):
-        for key in _KEYS:
-            if getattr(document, key) is None or key in ATTRIBUTES[document.arrow]:
-                continue
-            arrows = " or ".join(f"`{arrow}`" for arrow, keys in ATTRIBUTES.items() if key in keys)
-            span = stage.key_span("edges", index, key)
-            known = ", ".join(ATTRIBUTES[document.arrow])
-            stage.refuse("FR0330", span, key=key, arrow=document.arrow, arrows=arrows, known=known)
 
 
 def check_interactions(stage: Stage, declared: Sequence[Edge]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flowrl.compiler.lower.data import lower_data
-from flowrl.compiler.lower.edge_checks import check_attributes, check_interactions, check_weights
+from flowrl.compiler.lower.edge_checks import check_interactions, check_weights
 from flowrl.compiler.lower.edges import CallSite, check_updates, head_of, lower_edges
 from flowrl.compiler.lower.effects import check_effects
 from flowrl.compiler.lower.gates import check_gate
@@ -39,7 +39,6 @@ def lower_stage(spec: FlowSpec, index: int) -> Graph:
     _check_roles(stage)
     check_mixes(stage)
     written, sites = lower_edges(stage)
-    check_attributes(stage)
     check_rewards(stage)
     declared = routed(stage, written, sites)
     _check_labels(stage, sites)

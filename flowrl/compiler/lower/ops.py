@@ -177,6 +177,10 @@ def _score_inputs(stage: Stage, role: schema.RewardRole, op: Op) -> tuple[Input,
         span = stage.span("roles", op.role, "model")
         facts = {"reader": f"reward `{op.role}`", "want": "scalar", "model": role.model, "have": head_of(stage, role)}
         stage.refuse("FR0218", span, (), **facts)
+    if role.judge is not None:
+        parse = signature_of(role.judge.parse, stage.folder, stage.span("roles", op.role, "judge", "parse"))
+        if isinstance(parse, Diagnostic):
+            stage.problems.append(parse)
     # A reward model has a tokenizer of its own, so it reads text (LANGUAGE.md, "Binding" 6).
     return (slot("prompt"), slot("response"))
 

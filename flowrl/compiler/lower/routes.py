@@ -103,8 +103,9 @@ def _check_part(stage: Stage, name: str, word: tuple[str, ...], key: str, reward
         stage.refuse_name("FR0201", span, reward, _rewards(stage, name))
     elif not isinstance(role, RewardRole):
         known = ", ".join(_rewards(stage, name)) or "there is none"
-        what = "a route leads" if of_route else "a combination adds up"
-        stage.refuse("FR0226", span, name=reward, kind=role.kind, what=what, known=known)
+        what = "a route leads to" if of_route else "a combination adds up"
+        article = "an" if role.kind[0] in "aeiou" else "a"
+        stage.refuse("FR0226", span, name=reward, kind=f"{article} {role.kind}", what=what, known=known)
 
 
 def _check_round(stage: Stage, parts: Parts) -> None:
@@ -114,7 +115,8 @@ def _check_round(stage: Stage, parts: Parts) -> None:
         name, following = cycle[0], (*cycle, cycle[0])[1]
         key = next(key for key, reward in parts[name].items() if reward == following)
         path = " -> ".join(f"`{each}`" for each in (*cycle, cycle[0]))
-        stage.refuse("FR0233", stage.span("roles", name, *_block(stage, name), key), role=name, path=path)
+        span = stage.span if _block(stage, name)[0] == "router" else stage.key_span
+        stage.refuse("FR0233", span("roles", name, *_block(stage, name), key), role=name, path=path)
         left.discard((name, following))
 
 

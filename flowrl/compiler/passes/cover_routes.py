@@ -30,7 +30,10 @@ def cover_routes(graph: Graph) -> Graph:
     found: list[Diagnostic] = []
     for role in dict.fromkeys(op.role for op in graph.ops if _router(op) is not None):
         calls = [op for op in graph.ops if op.role == role]
-        found += _doubled(calls[0])
+        doubled = list(_doubled(calls[0]))
+        found += doubled
+        if doubled:
+            continue
         mixes = [(op, mix) for op in calls if (mix := _mix_of(graph, op)) is not None]
         found += [problem for op, mix in mixes for problem in _unrouted(graph, op, mix)]
         if len(mixes) == len(calls):  # another call may bring values that are seen only when data is read

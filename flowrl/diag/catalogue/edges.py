@@ -4,12 +4,6 @@ from flowrl.diag.catalogue.code import Code
 
 CODES: tuple[Code, ...] = (
     Code(
-        id="FR0330",
-        headline="key of another arrow",
-        label="`{key}` belongs to {arrows}, not to `{arrow}`",
-        help="keys of `{arrow}` are: {known}",
-    ),
-    Code(
         id="FR0331",
         headline="interaction between wrong ends",
         label="{problem}",

@@ -26,7 +26,7 @@ CODES: tuple[Code, ...] = (
     Code(
         id="FR0226",
         headline="role that is no reward",
-        label="`{name}` is a {kind}; {what} rewards",
+        label="`{name}` is {kind}; {what} rewards",
         help="name a reward: {known}",
     ),
     Code(
