@@ -10,6 +10,7 @@ from flowrl.spec.document import (
     Arguments,
     ByForm,
     Document,
+    Extensible,
     List,
     Mapping,
     NotNegative,
@@ -80,7 +81,7 @@ class OptimizerDocument(Document):
     """Gradients are scaled down to this norm; null switches it off. Default 1."""
 
 
-class UpdateDocument(Document):
+class UpdateDocument(Extensible):
     """The loss of a trainer and the batch it sees."""
 
     loss: str
@@ -117,7 +118,7 @@ class UpdateDocument(Document):
         return self.correction if isinstance(self.correction, tuple) else (self.correction,)
 
 
-class EngineDocument(Document):
+class EngineDocument(Extensible):
     """What the process of a role takes at start."""
 
     recompute: Literal["none", "selective", "full"] | None = None
@@ -141,7 +142,7 @@ class ForwardDocument(Document):
     """Tokens of one forward on a rank. Default 16384."""
 
 
-class GenerateOverrides(Document):
+class GenerateOverrides(Extensible):
     """`generate@LABEL`: keys that differ from `generate`; a key left out (None) keeps the value of `generate`."""
 
     max_response_tokens: Positive | None = None
@@ -172,7 +173,7 @@ class GenerateOverrides(Document):
     """Whether the samples of a prompt share their first noise."""
 
 
-class GenerateDocument(Document):
+class GenerateDocument(Extensible):
     """Sampling parameters of `generate`."""
 
     max_response_tokens: Positive | None = None

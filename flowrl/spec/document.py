@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictStr, Tag
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    SerializerFunctionWrapHandler,
+    StrictStr,
+    Tag,
+    model_serializer,
+)
 
 
 class Document(BaseModel):
@@ -13,6 +22,23 @@ class Document(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=(), defer_build=True
     )
+
+
+DECLARED = "<declared>"
+"""Where keys of packages are gathered before a block is checked; cannot be written itself."""
+
+
+class Extensible(Document):
+    """Base of a block to which packages may add keys for their backends."""
+
+    declared: dict[str, Any] = Field(default_factory=dict, alias=DECLARED)
+    """Written as keys of the block: those that a package declares for the role's backend. Default none."""
+
+    @model_serializer(mode="wrap")
+    def _inline(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        made: dict[str, Any] = handler(self)
+        own: dict[str, Any] = made.pop(DECLARED, {}) | made.pop("declared", {})
+        return made | own
 
 
 Strings = Annotated[tuple[StrictStr, ...], Field(strict=False)]

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter
 
-from flowrl.spec.document import Document
+from flowrl.spec.document import DECLARED, Document
 from flowrl.spec.edges import ALL_ATTRIBUTES
 from flowrl.spec.roles import DEFAULT_KINDS, KINDS, LABEL_PREFIX, LABELLED
 from flowrl.spec.schema import FlowDocument
@@ -52,6 +52,7 @@ def _describe(definition: Schema, document: type[Document]) -> None:
     docs = _field_docs(document)
     definition.pop("title", None)
     definition.pop("required", None)
+    definition.get("properties", {}).pop(DECLARED, None)
     for name, schema in definition.get("properties", {}).items():
         schema.pop("title", None)
         if name in docs:

@@ -17,7 +17,8 @@ from flowrl.spec.blocks import (
     OptimizerDocument,
     UpdateDocument,
 )
-from flowrl.spec.document import Arguments, Document, NotNegativeNumber, Positive, PositiveNumber, Share
+from flowrl.spec.document import DECLARED, Arguments, Document, NotNegativeNumber, Positive, PositiveNumber, Share
+from flowrl.spec.package_keys import PackageKey, known_keys
 
 DEFAULT_KINDS: Mapping[str, str] = {
     "actor_train": "trainer",
@@ -45,6 +46,25 @@ class RoleBase(Document):
     """What the process takes at start."""
     on_error: Literal["abort", "drop", "default"] = "abort"
     """A failing row ends the run, drops its group or scores 0. Default abort."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_declared(cls, value: Any) -> Any:
+        """Keys that a package declares for the backend stand apart in their block, for they are typed elsewhere."""
+        if not isinstance(value, dict):
+            return value
+        keys = cast("dict[str, Any]", value)
+        backend = keys.get("backend")
+        declared = known_keys(str(keys.get("kind")), backend if isinstance(backend, str) else None)
+        return {key: _gathered(item, declared.get(key.partition("@")[0], {})) for key, item in keys.items()}
+
+
+def _gathered(block: Any, declared: Mapping[str, PackageKey]) -> Any:
+    if not isinstance(block, dict) or not declared:
+        return cast("Any", block)
+    keys = cast("dict[str, Any]", block)
+    own = {key: item for key, item in keys.items() if key in declared}
+    return {**{key: item for key, item in keys.items() if key not in own}, DECLARED: own} if own else keys
 
 
 class TrainerRole(RoleBase):

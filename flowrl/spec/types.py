@@ -32,7 +32,7 @@ def fields(document: type[Document]) -> list[str]:
     """Keys that a user may write."""
     if document is EdgeDocument:
         return ["edge", *ALL_ATTRIBUTES]
-    return [name for name in document.model_fields if name != "labelled"]
+    return [name for name in document.model_fields if name not in ("labelled", "declared")]
 
 
 def annotation_at(root: type[Document], tree: Node, path: Path) -> Any:

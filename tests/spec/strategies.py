@@ -35,9 +35,7 @@ AWKWARD = (
     "é名", "😀", "\x85", "\u2028", "\ufeff", "\x00", "\x7f", "}}", "{", "?", "=", "[", ",", "---", "...",
 )  # fmt: skip
 TEMPLATES = ("{{ a }}", "{% if %}", "{#", "a {{ b")
-KEYS = st.sampled_from(
-    ["a", "a.b", "é", "1", "yes", "on", "null", "a b", "-", "1e3", "a:b", "#", "generate@x", "edge"]
-)
+KEYS = st.sampled_from(["a", "a.b", "é", "1", "yes", "on", "null", "a b", "-", "1e3", "a:b", "#", "generate@x", "edge"])
 KINDS: dict[str, tuple[type[Document], tuple[str, ...]]] = {
     "trainer": (TrainerRole, ("log_probs", "values", "update")),
     "generator": (GeneratorRole, ("generate",)),
