@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from flowrl import __version__
 from flowrl.api.data import data_faults
 from flowrl.api.machine import cluster_of
@@ -25,12 +27,14 @@ from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
 from flowrl.placement.duration import durations
 from flowrl.placement.place import place
+from flowrl.placement.price import price_lines
 from flowrl.placement.request import PlacementRequest
 from flowrl.placement.shapes import handed_on, shapes_of
 from flowrl.placement.workload import Workload
 from flowrl.plan.digests import catalogue_digest, digest
 from flowrl.plan.plan import Digests, Plan, Source, StagePlan
 from flowrl.spec.flow import FlowSpec
+from flowrl.spec.preset_labels import with_presets
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,8 @@ def _compile_stage(
     seconds = durations(
         graph, placement.pools, program, shapes, cluster, request=request, decisions=placement.decisions
     )
+    expected = estimate(program, seconds, graph, _response_tokens(graph, shapes, request), run.steps)
+    prices = price_lines(placement.pools, cluster, expected.step_seconds)
     stage = StagePlan(
         name=spec.stages[index].name,
         graph=graph,
@@ -99,7 +105,7 @@ def _compile_stage(
         edges=graph.edges,
         programs=program,
         memory=placement.memory,
-        estimate=estimate(program, seconds, graph, _response_tokens(graph, shapes, request), run.steps),
+        estimate=replace(expected, lines=(*expected.lines, *prices)),
         decisions=placement.decisions,
         run=run,
         gate=lower_gate(spec.stages[index].gate),
@@ -154,4 +160,4 @@ def _once(diagnostics: list[Diagnostic], spec: FlowSpec) -> tuple[Diagnostic, ..
     """Each diagnostic once (stages share inherited sections), without the warnings that the flow allows."""
     allowed = set(spec.document.allow)
     kept = [d for d in diagnostics if d.severity == "error" or d.code not in allowed]
-    return tuple(dict.fromkeys(kept))
+    return tuple(dict.fromkeys(with_presets(spec, kept)))

@@ -29,6 +29,8 @@ class NodeGroup(msgspec.Struct, frozen=True, kw_only=True):
     host_memory_bytes: int
     network_bytes_per_second: float
     """Per device, to other nodes, one direction."""
+    price_per_gpu_hour: float | None = None
+    """In the currency of the flow's author."""
 
 
 class Cluster(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from flowrl.graph.graph import Graph
+from flowrl.graph.graph import Edge, EdgeKind, Graph, Role
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.traits import TRAITS
 from flowrl.placement.layouts import layout_text, needs_text
@@ -29,6 +29,8 @@ def decide(
         *(_layout(graph, request, best, pool, entry) for pool in device_pools for entry in pool.roles),
         *(decision for pool in device_pools for decision in _residency(graph, cluster, pool)),
         *(_recompute(graph, best, entry) for pool in device_pools for entry in pool.roles if _trains(graph, entry)),
+        *(_adapter(edge) for edge in graph.edges if _has_adapters(graph, edge)),
+        *(_unmodelled(role) for role in graph.roles if role.engine.extra),
     ]
     return tuple(replace(draft, id=f"D{number}") for number, draft in enumerate(drafts, start=1))
 
@@ -127,6 +129,36 @@ _ACTIVATIONS = {
     "selective": "recomputes a part of its activations",
     "full": "recomputes its activations",
 }
+
+
+def _has_adapters(graph: Graph, edge: Edge) -> bool:
+    models = {role.name: role.model for role in graph.roles}
+    named = [models.get(end.split(".")[0]) for end in (edge.source, edge.target)]
+    lora = {model.name for model in graph.models if model.lora is not None}
+    return edge.kind is EdgeKind.WEIGHTS and all(name in lora for name in named)
+
+
+def _adapter(edge: Edge) -> Decision:
+    return Decision(
+        id="",
+        what=f"weights of {edge.id}",
+        chosen="adapter",
+        reason="fastest",
+        text=f"{edge.id} carries the adapter alone: both ends hold the same frozen base",
+        rejected=(Rejected(option="merged weights", reason="slower"),),
+    )
+
+
+def _unmodelled(role: Role) -> Decision:
+    keys = ", ".join(sorted(role.engine.extra))
+    return Decision(
+        id="",
+        what=f"unmodelled of {role.name}",
+        chosen=keys,
+        reason="asked_for",
+        text=f"{role.name} passes {keys} on to its backend as written; no number of this plan knows what that changes",
+        override=f"roles.{role.name}.engine.extra",
+    )
 
 
 def _recompute(graph: Graph, best: Candidate, entry: RolePlacement) -> Decision:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 
 from flowrl.diag.diagnostic import Diagnostic, Severity
+from flowrl.graph.graph import Kind
 from flowrl.machine.cluster import Cluster, NodeGroup
 from flowrl.plan.plan import Memory, Plan, StagePlan
 from flowrl.report.dataflow import dataflow
@@ -95,12 +96,20 @@ def _batch(stage: StagePlan) -> Iterable[str]:
     samples = f" × {count(step.samples_per_prompt)} samples" if step.samples_per_prompt > 1 else ""
     parts = [f"{count(stage.run.steps)} steps of {count(step.prompts)} prompts{samples}"]
     if step.updates > 1:
-        parts.append(f"{count(step.updates)} updates a step")
+        parts.append(f"{count(step.updates)} updates a step{_minibatch(stage)}")
     if step.epochs > 1:
         parts.append(f"{count(step.epochs)} epochs a step")
     if stage.run.checkpoint_every_steps is not None:
         parts.append(f"checkpoint every {count(stage.run.checkpoint_every_steps)} steps")
     return parts
+
+
+def _minibatch(stage: StagePlan) -> str:
+    """` of 128/4 prompts`: minibatches are counted in prompts, with all their samples. Nothing where a filter changes
+    what arrives."""
+    if any(role.kind is Kind.FILTER for role in stage.graph.roles):
+        return ""
+    return f" of {count(stage.graph.step.prompts)}/{count(stage.graph.step.updates)} prompts"
 
 
 def _speed(stage: StagePlan) -> Iterable[str]:
@@ -110,6 +119,8 @@ def _speed(stage: StagePlan) -> Iterable[str]:
     if estimate.tokens_per_second > 0:
         parts.append(f"{rate(estimate.tokens_per_second)} tokens/s")
     parts.append(f"{rate(estimate.samples_per_second)} samples/s")
+    parts += [f"costs ≈ {value:,.2f} a step" for _, value in _of_lines(stage, "price per step")]
+    parts += [f"{value:,.2f} an hour" for _, value in _of_lines(stage, "price per hour")]
     tightest = max(stage.memory, key=fullness, default=None)
     if tightest is not None:
         parts.append(f"tightest {_of_limit(tightest)} in {tightest.phase}")

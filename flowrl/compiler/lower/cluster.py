@@ -1,6 +1,6 @@
 """The cluster section → Cluster: a shorthand, or a mapping of nodes. Figures come from the device catalogue.
 
-Takes a document of the spec and where its parts stand; gives a Cluster. Prices are for later and are not kept.
+Takes a document of the spec and where its parts stand; gives a Cluster.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ def lower_cluster(cluster: str | ClusterDocument, *, name: str = "cluster", span
     if cluster.gpu is not None and cluster.gpus_per_node is not None:
         group = _group("nodes", cluster.gpu, cluster.nodes, cluster.gpus_per_node, span_of("gpu"))
         text = f"{cluster.nodes}x{cluster.gpus_per_node}x{cluster.gpu}"
-        return Cluster(name=text, groups=(_linked(group, cluster.links),))
-    groups = tuple(
-        _linked(_group(key, entry.gpu, entry.nodes, entry.gpus_per_node, span_of("groups", key, "gpu")), cluster.links)
-        for key, entry in cluster.groups.items()
-    )
-    return Cluster(name=name, groups=groups)
+        priced = replace(group, price_per_gpu_hour=cluster.price_per_gpu_hour)
+        return Cluster(name=text, groups=(_linked(priced, cluster.links),))
+    groups: list[NodeGroup] = []
+    for key, entry in cluster.groups.items():
+        group = _group(key, entry.gpu, entry.nodes, entry.gpus_per_node, span_of("groups", key, "gpu"))
+        price = cluster.price_per_gpu_hour if entry.price_per_gpu_hour is None else entry.price_per_gpu_hour
+        groups.append(_linked(replace(group, price_per_gpu_hour=price), cluster.links))
+    return Cluster(name=name, groups=tuple(groups))
 
 
 def lower_stage_cluster(spec: FlowSpec, index: int) -> Cluster:
