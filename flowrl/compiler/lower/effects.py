@@ -190,6 +190,10 @@ def _of_set(data: schema.DataDocument) -> Iterator[tuple[str, str]]:
     if data.seeds is not None:
         for key in ("prompt", "response", "chosen", "rejected", "images", "keep", "template", "max_prompt_tokens"):
             yield key, "numbered seeds have no columns and no text"
+    if data.mix is not None:
+        for key in ("prompt", "response", "chosen", "rejected", "images", "template"):
+            yield key, "each source of a `mix` has its own"
+        return
     if data.chosen is None:
         yield "rejected", "a pair has `chosen` beside it"
     if data.rejected is None:
