@@ -1,0 +1,58 @@
+"""The arithmetic of rows and ranks against brute force: what messages name as the nearest legal sizes is legal, and
+nothing nearer is."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowrl.placement.row_checks import even_ranks, idle_share, least_prompts, most_updates, ranks_text
+from flowrl.plan.plan import Layout
+
+small = st.integers(1, 24)
+
+
+def is_legal(prompts: int, samples: int, updates: int, dp: int, whole: bool) -> bool:
+    """Each of `updates` minibatches takes as many prompts, and deals at least one unit to every rank."""
+    if prompts % updates:
+        return False
+    units = prompts // updates * (1 if whole else samples)
+    dealt = [0] * dp
+    for unit in range(units):
+        dealt[unit % dp] += 1
+    return min(dealt) > 0
+
+
+@given(small, small, small, st.booleans())
+def test_least_prompts_are_the_first_that_are_legal(dp: int, samples: int, updates: int, whole: bool) -> None:
+    found = least_prompts(dp, samples, updates, whole_groups=whole)
+    legal = (prompts for prompts in range(1, 24 * 24 + 1) if is_legal(prompts, samples, updates, dp, whole))
+    assert found == next(legal)
+    assert all(is_legal(found + more * updates, samples, updates, dp, whole) for more in range(3))
+
+
+@given(small, st.integers(1, 64), small, st.booleans())
+def test_most_updates_are_the_last_that_are_legal(dp: int, prompts: int, samples: int, whole: bool) -> None:
+    legal = [updates for updates in range(1, prompts + 1) if is_legal(prompts, samples, updates, dp, whole)]
+    assert most_updates(dp, prompts, samples, whole_groups=whole) == (max(legal) if legal else None)
+
+
+@given(st.integers(1, 200), st.integers(1, 200))
+def test_even_ranks_are_the_nearest_divisors(count: int, ranks: int) -> None:
+    divisors = [each for each in range(1, count + 1) if count % each == 0]
+    below = [each for each in divisors if each < ranks]
+    above = [each for each in divisors if each > ranks]
+    assert even_ranks(count, ranks) == (*below[-1:], *above[:1])
+
+
+@given(st.integers(1, 200), st.integers(1, 64))
+def test_idle_share_is_what_the_fullest_rank_leaves(count: int, ranks: int) -> None:
+    dealt = [count // ranks + (rank < count % ranks) for rank in range(ranks)]
+    idle = sum(max(dealt) - each for each in dealt) / (max(dealt) * ranks)
+    assert abs(idle_share(count, ranks) - idle) < 1e-12
+
+
+def test_ranks_are_told_with_what_divides_them() -> None:
+    assert ranks_text(Layout(dp=4)) == "4 devices"
+    assert ranks_text(Layout(dp=2, tp=4)) == "8 devices / tp 4 = 2"
+    assert ranks_text(Layout(dp=4, tp=2, pp=2)) == "16 devices / (tp 2 * pp 2) = 4"
