@@ -46,7 +46,7 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True):
     """Share of a device's memory that an engine may take for weights and KV cache."""
     gpu_bytes: int | None = None
     extra: dict[str, Any] = {}
-    """Passed on to the backend as written; the plan lists it as unmodelled."""
+    """Passed on to the backend as written, with the keys that a package declares; the plan lists it as unmodelled."""
 
 
 class DataParams(msgspec.Struct, frozen=True, kw_only=True, tag="data"):
@@ -102,7 +102,7 @@ class GenerateParams(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     stop: tuple[str, ...] = ()
     samples_per_prompt: int = 1
     extra: dict[str, Any] = {}
-    """Keys of a denoiser: denoise_steps, eta, height, width, noise_per."""
+    """Keys of a denoiser (denoise_steps, eta, height, width, noise_per), and those that a package declares."""
 
 
 class ForwardParams(msgspec.Struct, frozen=True, kw_only=True, tag="forward"):
@@ -130,6 +130,8 @@ class UpdateParams(msgspec.Struct, frozen=True, kw_only=True, tag="update"):
     micro_batch_tokens: int = 16384
     temperature: float = 1.0
     action_share: float | None = None
+    extra: dict[str, Any] = {}
+    """Keys that a package declares for its backend."""
 
 
 class EstimateParams(msgspec.Struct, frozen=True, kw_only=True, tag="estimate"):

@@ -87,7 +87,11 @@ Keys = Mapping[str, Mapping[str, PackageKey]]
 
 
 class DeclarationError(Exception):
-    """Declared keys that cannot be used. The text says which package and why."""
+    """Declared keys that cannot be used. The text says which package and why, `rule` what is right."""
+
+    def __init__(self, problem: str, rule: str = "") -> None:
+        super().__init__(problem)
+        self.rule = rule
 
 
 def keys_of(kind: str, backend: str | None) -> Keys:
@@ -137,7 +141,7 @@ def _declared(point: EntryPoint) -> Iterator[tuple[str, PackageKey]]:
     package = point.dist.name if point.dist is not None else point.value
     for block, keys in _mapping(_loaded(point, package), package, "the entry point").items():
         if block not in BLOCKS:
-            raise DeclarationError(f"{package} declares keys of `{block}`; they are of {', '.join(BLOCKS)}")
+            raise DeclarationError(f"{package} declares keys of `{block}`", f"blocks are {', '.join(BLOCKS)}")
         for name, facts in _mapping(keys, package, f"`{block}`").items():
             yield block, _key(block, name, _mapping(facts, package, f"`{block}.{name}`"), package)
 
@@ -150,7 +154,8 @@ def _loaded(point: EntryPoint, package: str) -> Any:
         raise DeclarationError(f"{package}: `{point.value}`: {type(error).__name__}: {error}") from error
     heavy = [name for name in HEAVY if name in sys.modules and name not in before]
     if heavy:
-        raise DeclarationError(f"{package}: `{point.value}` imports {heavy[0]}, and checking a flow must not")
+        rule = "checking a flow imports nothing that runs: declare keys in a module of its own"
+        raise DeclarationError(f"{package}: `{point.value}` imports {heavy[0]}", rule)
     return value
 
 
@@ -165,7 +170,7 @@ def _key(block: str, name: str, facts: Mapping[str, Any], package: str) -> Packa
     unknown = sorted(set(facts) - set(_FACTS))
     if unknown or not isinstance(facts.get("doc"), str):
         problem = f"has `{unknown[0]}`" if unknown else "has no `doc`"
-        raise DeclarationError(f"{where} {problem}; a key has {', '.join(_FACTS)}")
+        raise DeclarationError(f"{where} {problem}", f"a key has {', '.join(_FACTS)}")
     if any(name in document.model_fields for document in BLOCKS[block]):
         raise DeclarationError(f"{where} is a key of the language already")
     kind = facts.get("type")
@@ -173,7 +178,8 @@ def _key(block: str, name: str, facts: Mapping[str, Any], package: str) -> Packa
     if isinstance(kind, list | tuple):
         choices, kind = tuple(str(word) for word in cast("Iterable[Any]", kind)), ""
     elif kind not in TYPES:
-        raise DeclarationError(f"{where} has the type `{kind}`; types are {', '.join(TYPES)} and lists of words")
+        rule = f"types are {', '.join(TYPES)}, or the list of the words that it takes"
+        raise DeclarationError(f"{where} has the type `{kind}`", rule)
     default = facts.get("default")
     key = PackageKey(name, cast("str", kind), choices, str(facts.get("unit") or ""), default, facts["doc"], package)
     if not key.takes(default):

@@ -152,7 +152,7 @@ def _role(stage: Stage, name: str, role: RoleDocument) -> Role:
         backend=role.backend,
         trainable=False,
         optimizer=optimizer_params(role) if is_trainer else None,
-        engine=engine_params(role.engine),
+        engine=engine_params(role),
         on_error=role.on_error,
         frozen=isinstance(role, GeneratorRole) and role.frozen,
         forward=forward_params(role, method) if is_trainer else None,

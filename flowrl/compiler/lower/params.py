@@ -3,6 +3,7 @@ here; what depends on other ops (temperature, firings) is left to the passes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -24,8 +25,17 @@ from flowrl.graph.params import (
     UpdateParams,
 )
 from flowrl.graph.signatures import ESTIMATORS, LOSSES
-from flowrl.spec.blocks import ClipDocument, EngineDocument, GenerateDocument, KlDocument
-from flowrl.spec.roles import EnvRole, EstimatorRole, FilterRole, GeneratorRole, RewardRole, TrainerRole
+from flowrl.spec.blocks import ClipDocument, GenerateDocument, KlDocument
+from flowrl.spec.package_keys import known_keys
+from flowrl.spec.roles import (
+    EnvRole,
+    EstimatorRole,
+    FilterRole,
+    GeneratorRole,
+    RewardRole,
+    RoleDocument,
+    TrainerRole,
+)
 
 OWN_KEYS = ("gamma", "lam", "coef", "step_weight")
 """Parameters that belong to some estimators only."""
@@ -88,7 +98,7 @@ def generate_params(stage: Stage, name: str, role: GeneratorRole, label: str | N
         top_k=values["top_k"],
         stop=tuple(values["stop"]),
         samples_per_prompt=samples,
-        extra=_denoiser(values),
+        extra=_denoiser(values) | _of_package(role, "generate", values),
     )
 
 
@@ -125,6 +135,7 @@ def update_params(stage: Stage, name: str, role: TrainerRole, head: str | None) 
         epochs=step.epochs if update.epochs is None else update.epochs,
         micro_batch_tokens=update.micro_batch_tokens,
         action_share=update.action_share,
+        extra=_of_package(role, "update", update.declared),
     )
 
 
@@ -202,8 +213,18 @@ def optimizer_params(role: TrainerRole) -> OptimizerParams:
     return OptimizerParams(**role.optimizer.model_dump())
 
 
-def engine_params(engine: EngineDocument) -> EngineParams:
-    return EngineParams(**engine.model_dump())
+def engine_params(role: RoleDocument) -> EngineParams:
+    """Keys that a package declares join `extra`, for that is what the backend is given as it stands."""
+    values = {key: value for key, value in role.engine.model_dump().items() if key not in role.engine.declared}
+    extra = values.pop("extra") | _of_package(role, "engine", role.engine.declared)
+    return EngineParams(**values, extra=extra)
+
+
+def _of_package(role: RoleDocument, block: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys that a package declares for the role's backend, with its defaults; those without a value are left out."""
+    keys = known_keys(role.kind, role.backend).get(block, {})
+    values = {name: given.get(name, key.default) for name, key in keys.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def kl_params(kl: KlDocument | None) -> KlParams | None:

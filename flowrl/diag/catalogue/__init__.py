@@ -12,6 +12,7 @@ from flowrl.diag.catalogue import (
     models,
     names,
     numerics,
+    packages,
     placement,
     plan_file,
     rates,
@@ -29,6 +30,7 @@ CODES: dict[str, Code] = {
     for module in (
         files,
         schema,
+        packages,
         names,
         keys,
         layouts,
