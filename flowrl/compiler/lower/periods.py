@@ -5,29 +5,46 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import gcd, lcm
 
+import networkx as nx
 from msgspec.structs import replace
 
 from flowrl.graph.algorithms import toposort
 from flowrl.graph.graph import Edge, EdgeKind, Op
-from flowrl.graph.params import DataParams
+from flowrl.graph.params import DataParams, EnvParams
 
 
 def with_periods(ops: Sequence[Op], declared: Sequence[Edge]) -> tuple[Op, ...]:
-    """An op fires in the steps in which everything upstream of it does; a data set in those in which something reads
-    it. In a cyclic graph ops are left as they are: a pass refuses it."""
+    """An op fires in the steps in which everything upstream of it does, the members of an interaction together; a data
+    set in those in which something reads it. In a cyclic graph ops are left as they are: a pass refuses it."""
     known = {op.id: op for op in ops}
-    follows = (EdgeKind.DATA, EdgeKind.INTERACTION)  # an environment steps when its generator does
-    edges = [e for e in declared if e.kind in follows and e.source in known and e.target in known]
+    party = _parties(ops, declared)
+    edges = [e for e in declared if e.kind is EdgeKind.DATA and e.source in known and e.target in known]
+    between = [edge for edge in edges if party[edge.source] != party[edge.target]]
     try:
-        order = toposort(known, ((edge.source, edge.target) for edge in edges))
+        order = toposort(set(party.values()), ((party[edge.source], party[edge.target]) for edge in between))
     except ValueError:
         return tuple(ops)
-    for id in order:
-        known[id] = _below(known, id, [edge for edge in edges if edge.target == id])
-    for id in order:
-        if isinstance(known[id].params, DataParams):
+    members: dict[str, list[str]] = {name: [] for name in order}
+    for id, name in party.items():
+        members[name].append(id)
+    for name in order:
+        incoming = [edge for edge in between if party[edge.target] == name]
+        known |= {id: _below(known, id, incoming) for id in members[name]}
+    for id, op in known.items():
+        if isinstance(op.params, DataParams):
             known[id] = _read(known, id, [edge for edge in edges if edge.source == id])
     return tuple(known[op.id] for op in ops)
+
+
+def _parties(ops: Sequence[Op], declared: Sequence[Edge]) -> dict[str, str]:
+    """Op → the least id of its interaction (an environment's reset belongs to it), of an op without one its own."""
+    tied: nx.Graph[str] = nx.Graph()
+    tied.add_nodes_from(op.id for op in ops)
+    tied.add_edges_from((e.source, e.target) for e in declared if e.kind is EdgeKind.INTERACTION)
+    steps = {(op.role, op.label): op.id for op in ops if isinstance(op.params, EnvParams) and op.method == "step"}
+    resets = (op for op in ops if isinstance(op.params, EnvParams) and op.method == "reset")
+    tied.add_edges_from((op.id, steps[op.role, op.label]) for op in resets if (op.role, op.label) in steps)
+    return {id: min(part) for part in nx.connected_components(tied) for id in part}
 
 
 def _below(known: dict[str, Op], id: str, incoming: Sequence[Edge]) -> Op:
