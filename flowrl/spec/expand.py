@@ -70,7 +70,7 @@ class _Printer:
                 yield _Line("stages:")
                 for index, stage in enumerate(value):
                     yield from _item(list(self.flow(stage, ("stages", index))))
-            elif key == "edges":
+            elif key == "edges" and value:
                 yield from self._edges(value, (*path, key))
             elif key == "roles":
                 yield from self._entry(key, {name: _role(role) for name, role in value.items()}, (*path, key), "")

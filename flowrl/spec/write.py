@@ -108,10 +108,20 @@ def _written(document: dict[str, Any]) -> dict[str, Any]:
 def scalar(value: str | int | float | bool | None) -> str:
     """One value on one line, in quotes where it would be read with another type or as something else."""
     if isinstance(value, str) and not value.isprintable():
-        return json.dumps(value)
+        return f'"{"".join(_character(each) for each in value)}"'
     dump: Any = getattr(yaml, "dump")  # noqa: B009  (its stubs are partly unknown)
     text: str = dump(value, Dumper=_DUMPER, allow_unicode=True, width=1 << 30)
     return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _character(each: str) -> str:
+    """As it stands between double quotes."""
+    if each in '"\\':
+        return f"\\{each}"
+    if each.isprintable():
+        return each
+    code = ord(each)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def escaped(value: Any) -> Any:
