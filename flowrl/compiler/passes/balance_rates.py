@@ -78,12 +78,18 @@ def _part_of_a_row(graph: Graph, rows: Rows, op: Op) -> Diagnostic | None:
         return None
     prompts, samples = rows.nominal(op)
     count, what = (prompts, "groups") if params.unit == "group" else (samples, "samples")
+    in_group = params.unit == "sample" and params.within == "group" and prompts > 0
+    if in_group:
+        count, what = samples // prompts, "samples of a prompt"
     left = share_of(params.keep_top, count)
     if count == 0 or (left.denominator == 1 and left > 0):
         return None
     factor = whole_for_share(params.keep_top, 1, 1 if params.unit == "group" else samples // prompts)
     legal = [f"keep_top {_either(nearest_shares(params.keep_top, count))}"]
-    if prompts == graph.step.prompts and factor <= 16 * prompts:
+    if in_group:
+        each = nearest_multiples(whole_for_share(params.keep_top, 1), count)
+        legal.append(f"samples_per_prompt {_either(each)}")
+    elif prompts == graph.step.prompts and factor <= 16 * prompts:
         legal.append(f"prompts {_either(nearest_multiples(factor, prompts))}")
     span = op.spans.get("keep_top") or op.span
     product = f"{float(left):.6g}"

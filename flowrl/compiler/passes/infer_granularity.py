@@ -32,10 +32,10 @@ def _granularity(op: Op) -> Granularity:
 
 
 def _filtered(params: FilterParams) -> Granularity:
-    """A fixed share of the best needs the whole step; a rule on groups needs a group."""
-    if params.keep_top is not None:
+    """A fixed share of the best needs all that it is the best of, the step or the group; a rule on groups a group."""
+    if params.keep_top is not None and (params.unit == "group" or params.within == "step"):
         return Granularity.STEP
-    return Granularity.GROUP if params.unit == "group" else Granularity.SAMPLE
+    return Granularity.GROUP if "group" in (params.unit, params.within) else Granularity.SAMPLE
 
 
 def _streamed(edge: Edge, by_id: dict[str, Granularity]) -> Edge:
