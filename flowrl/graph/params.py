@@ -84,10 +84,8 @@ class DataParams(msgspec.Struct, frozen=True, kw_only=True, tag="data"):
 
     def has(self, column: str) -> bool:
         """Whether every row has the kept column or tag: of a mix all sources must have it."""
-        if column == self.tag:
-            return True
         if self.sources:
-            return all(source.has(column) for source in self.sources.values())
+            return column == self.tag or all(source.has(column) for source in self.sources.values())
         return column in self.keep
 
 

@@ -12,6 +12,7 @@ from flowrl.compiler.lower.edges import head_of, parse_name
 from flowrl.compiler.lower.stage import Stage
 from flowrl.diag.diagnostic import Help, Label, diagnose
 from flowrl.graph.graph import Edge, EdgeKind, Kind
+from flowrl.spec.schema import GeneratorRole
 
 RECEIVERS = (Kind.GENERATOR, Kind.SCORER, Kind.REWARD)
 """Kinds of role that weights edges may enter; a reward only with a model of its own."""
@@ -86,8 +87,8 @@ def _is(stage: Stage, end: str, kind: Kind, method: str) -> bool:
 
 
 def check_weights(stage: Stage, declared: Iterable[Edge]) -> None:
-    """FR0301 for weights edges that leave anything but an updated trainer or enter anything but its like; FR0335
-    where two trainers send weights to one role."""
+    """FR0301 for weights edges that leave anything but an updated trainer or enter anything but its like; FR0333
+    into a frozen generator; FR0335 where two trainers send weights to one role."""
     edges = tuple(declared)
     updated = {parse_name(e.target).role for e in edges if e.kind is EdgeKind.DATA and _is_update(e.target)}
     first: dict[str, Edge] = {}
@@ -98,6 +99,11 @@ def check_weights(stage: Stage, declared: Iterable[Edge]) -> None:
         if problem is not None:
             stage.refuse("FR0301", edge.span, [Help(text=problem[1])], problem=problem[0], fix=problem[1])
             continue
+        target = stage.document.roles[edge.target]
+        if isinstance(target, GeneratorRole) and target.frozen:
+            span = stage.written("roles", edge.target, "frozen")
+            also = [Label(span, "it is said to keep its weights")] if span is not None else []
+            stage.problems.append(diagnose("FR0333", edge.span, also=also, role=edge.target))
         other = first.setdefault(edge.target, edge)
         if other is not edge:
             also = [Label(other.span, f"`{other.source}` sends it weights")] if other.span is not None else []

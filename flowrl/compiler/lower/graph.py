@@ -17,7 +17,7 @@ from flowrl.compiler.lower.mixes import check_mixes
 from flowrl.compiler.lower.ops import check_inputs, lower_op, with_starts
 from flowrl.compiler.lower.params import engine_params, forward_params, optimizer_params
 from flowrl.compiler.lower.periods import with_periods
-from flowrl.compiler.lower.routes import check_rewards, routed
+from flowrl.compiler.lower.routes import check_rewards, routed, without_untaken
 from flowrl.compiler.lower.stage import Stage
 from flowrl.compiler.lower.texts import with_texts
 from flowrl.diag.diagnostic import FlowError
@@ -47,7 +47,7 @@ def lower_stage(spec: FlowSpec, index: int) -> Graph:
         check_interactions(stage, written)
         check_weights(stage, written)
     ops = [op for site in sites.values() if (op := _lower(stage, site)) is not None]
-    ops = with_starts(stage, ops, declared)
+    ops = without_untaken(with_starts(stage, ops, declared), declared)
     check_inputs(stage, ops)
     check_effects(stage, sites)
     check_gate(stage, ops)

@@ -54,7 +54,8 @@ def columns(params: DataParams) -> tuple[Field, ...]:
         own = [field for source in params.sources.values() for field in columns(source)]
     else:
         own = _plain(params)
-    own += [] if params.tag is None else [Field(name=params.tag, unit=Unit.PROMPT, dtype="str")]
+    if params.sources and params.tag is not None:
+        own.append(Field(name=params.tag, unit=Unit.PROMPT, dtype="str"))
     own += [Field(name=column, unit=Unit.PROMPT, dtype="json") for column in params.keep]
     return tuple({field.name: field for field in reversed(own)}[name] for name in dict.fromkeys(f.name for f in own))
 

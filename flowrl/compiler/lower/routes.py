@@ -13,9 +13,12 @@ from msgspec.structs import replace
 from flowrl.compiler.lower.edges import CallSite, parse_name
 from flowrl.compiler.lower.stage import Stage
 from flowrl.diag.span import Span
-from flowrl.graph.algorithms import find_cycle
-from flowrl.graph.graph import Edge, EdgeKind
-from flowrl.spec.schema import RewardRole
+from flowrl.graph.algorithms import backward, find_cycle, reachable
+from flowrl.graph.graph import Edge, EdgeKind, Input, Op
+from flowrl.graph.params import ScoreParams
+from flowrl.graph.routes import route_of
+from flowrl.spec.roles import RouterDocument
+from flowrl.spec.schema import FunctionRole, RewardRole
 
 Parts = Mapping[str, Mapping[str, str]]
 """Reward role → key of its block → the role that the key names."""
@@ -45,9 +48,28 @@ def routed(stage: Stage, edges: Iterable[Edge], sites: dict[str, CallSite]) -> t
     return tuple(found.values())
 
 
+def without_untaken(ops: Iterable[Op], declared: Iterable[Edge]) -> list[Op]:
+    """Routers read the rewards that their call makes: those of routes which no sample of it takes are left out."""
+    drawn = {(edge.source, edge.target) for edge in declared}
+
+    def takes(op: Op, input: Input) -> bool:
+        label = "" if op.label is None else f"@{op.label}"
+        return input.slot != input.chosen or (f"{input.slot}.score{label}", op.id) in drawn
+
+    routers = (isinstance(op.params, ScoreParams) and "router" in op.params.extra for op in ops)
+    return [
+        replace(op, inputs=tuple(i for i in op.inputs if takes(op, i))) if is_router else op
+        for op, is_router in zip(ops, routers, strict=True)
+    ]
+
+
 def _route(stage: Stage, site: CallSite, found: dict[str, Edge], sites: dict[str, CallSite]) -> None:
+    role = stage.document.roles.get(site.name.role)
+    if not isinstance(role, RewardRole) or role.router is None or site.name.method != "score":
+        return
+    tags = _tags(stage, site, role.router.by, found.values())
     label = "" if site.name.label is None else f"@{site.name.label}"
-    routes = {f"{reward}.score{label}": span for reward, span in _routes(stage, site)}
+    routes = {f"{reward}.score{label}": span for reward, span in _routes(stage, site.name.role, role.router, tags)}
     into = [e for e in found.values() if e.target == site.name.text and e.kind is EdgeKind.DATA]
     feeds = [e for e in into if e.source not in routes]
     for inner, span in routes.items():
@@ -56,16 +78,38 @@ def _route(stage: Stage, site: CallSite, found: dict[str, Edge], sites: dict[str
             found.setdefault(edge.id, edge)
 
 
-def _routes(stage: Stage, site: CallSite) -> Iterator[tuple[str, Span | None]]:
-    """The rewards that a call of a router goes to, each once, with the first place that names it."""
-    role = stage.document.roles.get(site.name.role)
-    if not isinstance(role, RewardRole) or role.router is None or site.name.method != "score":
-        return
+def _routes(
+    stage: Stage, router: str, document: RouterDocument, tags: frozenset[str] | None
+) -> Iterator[tuple[str, Span | None]]:
+    """The rewards that samples of a call go to, each once, with the first place that names it."""
+    taken = None if tags is None else {route_of(document.routes, tag) for tag in tags}
     seen: set[str] = set()
-    for value, reward in role.router.routes.items():
-        if reward not in seen and isinstance(stage.document.roles.get(reward), RewardRole):
+    for value, reward in document.routes.items():
+        is_taken = taken is None or reward in taken
+        if is_taken and reward not in seen and isinstance(stage.document.roles.get(reward), RewardRole):
             seen.add(reward)
-            yield reward, stage.span("roles", site.name.role, "router", "routes", value)
+            yield reward, stage.span("roles", router, "router", "routes", value)
+
+
+def _tags(stage: Stage, site: CallSite, by: str, edges: Iterable[Edge]) -> frozenset[str] | None:
+    """The values that a call can meet, where its column is the tag of the one mix above it; None: not known here."""
+    links = [(e.source, e.target) for e in edges if e.kind is EdgeKind.DATA]
+    links += [(e.target, e.source) for e in edges if e.kind is EdgeKind.INTERACTION]
+    above = reachable([site.name.text], backward([*links, *_resets(stage, edges)]))
+    sets = [stage.document.data[parse_name(end).method] for end in above if parse_name(end).role == "data"]
+    column = by.rpartition(".")[2]
+    rewritten = any(isinstance(role, FunctionRole) and column in role.outputs for role in stage.document.roles.values())
+    if rewritten or len(sets) != 1 or sets[0].mix is None or sets[0].tag != column:
+        return None
+    return frozenset(sets[0].mix)
+
+
+def _resets(stage: Stage, edges: Iterable[Edge]) -> Iterator[tuple[str, str]]:
+    """From each environment's reset to its step."""
+    for edge in edges:
+        name = parse_name(edge.target)
+        if edge.kind is EdgeKind.INTERACTION and name.method == "step":
+            yield edge.target.replace(f"{name.role}.step", f"{name.role}.reset"), edge.target
 
 
 def _fed(feed: Edge, inner: str, span: Span | None) -> Edge:

@@ -10,9 +10,7 @@ from flowrl.diag.diagnostic import Diagnostic, FlowError, Label, diagnose
 from flowrl.diag.near import near_names
 from flowrl.graph.graph import Graph, Op
 from flowrl.graph.params import DataParams, ScoreParams
-
-REST = "*"
-"""The key of a route that takes what no other does."""
+from flowrl.graph.routes import REST, route_of, values_of
 
 
 def cover_routes(graph: Graph) -> Graph:
@@ -48,17 +46,6 @@ def cover_routes(graph: Graph) -> Graph:
 class _Router:
     by: str
     routes: Mapping[str, str]
-
-
-def values_of(key: str) -> tuple[str, ...]:
-    """The values that a key of `routes` names."""
-    return tuple(value.strip() for value in key.split(","))
-
-
-def route_of(routes: Mapping[str, str], value: str) -> str | None:
-    """The reward that a value goes to: by its own key, else by `*`."""
-    own = (reward for key, reward in routes.items() if value in values_of(key))
-    return next(own, routes.get(REST))
 
 
 def _router(op: Op) -> _Router | None:

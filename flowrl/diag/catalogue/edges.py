@@ -18,6 +18,12 @@ CODES: tuple[Code, ...] = (
         help="delete this edge; the reset hands the data's columns on",
     ),
     Code(
+        id="FR0333",
+        headline="weights into a frozen generator",
+        label="`{role}` is frozen, and this edge gives it new weights",
+        help="delete the edge, or `frozen: true`",
+    ),
+    Code(
         id="FR0334",
         headline="rows that never match",
         label="`{op}` joins rows of {here} with rows of {there}",
