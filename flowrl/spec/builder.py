@@ -23,6 +23,7 @@ from typing import Any
 from flowrl.diag.diagnostic import Diagnostic, FlowError
 from flowrl.spec.blocks import GenerateDocument, GenerateOverrides, UpdateDocument
 from flowrl.spec.call_site import CallSite, call_site, source_text
+from flowrl.spec.edges import ALL_ATTRIBUTES
 from flowrl.spec.flow import FlowSpec
 from flowrl.spec.handles import (
     Batch,
@@ -40,16 +41,20 @@ from flowrl.spec.handles import (
     ScorerHandle,
     TrainerHandle,
 )
+from flowrl.spec.package_keys import names_in
 from flowrl.spec.pipeline import build
 from flowrl.spec.python_sections import PythonSections, gathered
 from flowrl.spec.python_tree import PYTHON, entry, faults_of, mapping
-from flowrl.spec.roles import DEFAULT_KINDS, LABEL_PREFIX
+from flowrl.spec.roles import DEFAULT_KINDS, LABEL_PREFIX, GeneratorRole, TrainerRole
 from flowrl.spec.tree import SequenceNode, origins
+from flowrl.spec.types import fields
 
 FILE = "<python>"
 
-_SAMPLING = frozenset(GenerateDocument.model_fields) | frozenset(GenerateOverrides.model_fields)
-_LOSS = frozenset(UpdateDocument.model_fields)
+_SAMPLING = frozenset((*fields(GenerateDocument), *fields(GenerateOverrides)))
+_LOSS = frozenset(fields(UpdateDocument))
+_ELSEWHERE = frozenset((*TrainerRole.model_fields, *GeneratorRole.model_fields, *ALL_ATTRIBUTES, "inputs"))
+"""Keys beside those of a block that stand in the call of a role or an op."""
 
 Function = Callable[..., Any]
 Model = ModelHandle | str | None
@@ -77,12 +82,14 @@ class Sections(PythonSections):
 
     def trainer(self, name: str, model: Model = None, **keys: Any) -> TrainerHandle:
         """Keys of `update` (loss, clip_ratio …) may be given directly."""
-        self._role(name, "trainer", call_site(), _with(gathered(keys, "update", _LOSS), model=model))
+        self._role(name, "trainer", call_site(), _with(gathered(keys, "update", _names(keys, "update")), model=model))
         return TrainerHandle(self, name)
 
     def generator(self, name: str, model: Model = None, **keys: Any) -> GeneratorHandle:
         """Keys of `generate` (max_response_tokens, temperature …) may be given directly."""
-        self._role(name, "generator", call_site(), _with(gathered(keys, "generate", _SAMPLING), model=model))
+        self._role(
+            name, "generator", call_site(), _with(gathered(keys, "generate", _names(keys, "generate")), model=model)
+        )
         return GeneratorHandle(self, name)
 
     def scorer(self, name: str, model: Model = None, **keys: Any) -> ScorerHandle:
@@ -228,11 +235,18 @@ class Sections(PythonSections):
 
     def _sampling(self, site: CallSite, role: str, label: str | None, options: Mapping[str, Any]) -> dict[str, Any]:
         """Sampling keys go to the role; gives the others."""
-        sampling = {key: value for key, value in options.items() if key in _SAMPLING}
+        names = _names(options, "generate")
+        sampling = {key: value for key, value in options.items() if key in names}
         if sampling:
             block = "generate" if label is None else f"{LABEL_PREFIX}{label}"
             self._put(("roles", role, block), site.span, self._mapping(site, sampling, {}))
-        return {key: value for key, value in options.items() if key not in _SAMPLING}
+        return {key: value for key, value in options.items() if key not in names}
+
+
+def _names(given: Mapping[str, Any], block: str) -> frozenset[str]:
+    """Keys that belong into `block`; packages are asked only about a key that is not of the language."""
+    own = _LOSS if block == "update" else _SAMPLING
+    return own if given.keys() <= own | _ELSEWHERE else own | names_in(block)
 
 
 def _with(keys: Mapping[str, Any], **first: Any) -> dict[str, Any]:

@@ -107,9 +107,15 @@ def known_keys(kind: str, backend: str | None) -> Keys:
         return {}
 
 
-def declared_backends() -> Iterator[tuple[str | None, str]]:
+def declared_backends() -> tuple[tuple[str | None, str], ...]:
     """(kind or None for any, backend) of every package that declares keys."""
-    yield from dict.fromkeys(_split(point.name) for point in _points(tuple(sys.path)))
+    return tuple(dict.fromkeys(_split(point.name) for point in _points(tuple(sys.path))))
+
+
+def names_in(block: str) -> frozenset[str]:
+    """Every key of `block` that any package declares."""
+    keys = (known_keys(kind or "", backend) for kind, backend in declared_backends())
+    return frozenset(name for some in keys for name in some.get(block, {}))
 
 
 @cache

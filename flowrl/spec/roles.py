@@ -56,7 +56,14 @@ class RoleBase(Document):
         keys = cast("dict[str, Any]", value)
         backend = keys.get("backend")
         declared = known_keys(str(keys.get("kind")), backend if isinstance(backend, str) else None)
-        return {key: _gathered(item, declared.get(key.partition("@")[0], {})) for key, item in keys.items()}
+        if not declared:
+            return keys
+        made = {key: _gathered(item, declared.get(key, {})) for key, item in keys.items()}
+        calls, sampling = made.get(LABELLED), declared.get("generate", {})
+        if isinstance(calls, dict):
+            calls = cast("dict[str, Any]", calls)
+            made[LABELLED] = {label: _gathered(item, sampling) for label, item in calls.items()}
+        return made
 
 
 def _gathered(block: Any, declared: Mapping[str, PackageKey]) -> Any:
