@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from flowrl.diag.span import Span
@@ -46,6 +46,8 @@ class FlowSpec:
     """Where relative paths start."""
     text: Mapping[str, str]
     """Source text by file name, for frames."""
+    asked: Mapping[str, Span] = field(default_factory=dict[str, Span])
+    """Where a preset is asked for (`use:`), by the file of its spans."""
 
     def span(self, *path: str | int) -> Span | None:
         """Span of the value at `path`, else of its nearest ancestor that has one."""
@@ -54,6 +56,12 @@ class FlowSpec:
             if origin is not None and (origin.value or origin.key):
                 return origin.value or origin.key
         return None
+
+    @property
+    def includes(self) -> tuple[str, ...]:
+        """The files that `include` named and that values came from, as spans name them."""
+        places = (o.value or o.key for o in self.origins.values() if o.kind is OriginKind.INCLUDE)
+        return tuple(sorted({place.file for place in places if place is not None}))
 
     def origin_of(self, *path: str | int) -> Origin:
         """Where the value at `path` came from: DEFAULT where nobody wrote it."""

@@ -14,6 +14,7 @@ from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
 from flowrl.spec.check import INHERITED, check_document, missing_step
+from flowrl.spec.declared import UNUSABLE, check_package_keys
 from flowrl.spec.edges import resolve_edges
 from flowrl.spec.files import normal_text, read_text
 from flowrl.spec.flags import FILE as FLAGS
@@ -72,12 +73,23 @@ def build(
     root = render_variables(root, report)
     root = _resolve_all_edges(root, report)
     texts = {**text, **includes.text, **presets.text} | ({FLAGS: "\n".join(sets)} if sets else {})
+    packages = list(check_package_keys(root))
+    if any(found.code == UNUSABLE for found in packages):
+        raise FlowError([*report, *packages])
     made = _documents(root, texts, presets, report)
-    report.extend(check_document(root))
+    report.extend((*check_document(root), *packages))
     if report or made is None:
         raise FlowError(_without_followers(report))
     paths = dict(origins(root))
-    return FlowSpec(document=made[0], stages=made[1], origins=paths, file=file, folder=folder, text=texts)
+    return FlowSpec(
+        document=made[0],
+        stages=made[1],
+        origins=paths,
+        file=file,
+        folder=folder,
+        text=texts,
+        asked=presets.asked,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ from pydantic_core import ErrorDetails
 from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
 from flowrl.diag.near import is_only_near, near_names
 from flowrl.diag.span import Span
+from flowrl.spec.declared import declared_at
 from flowrl.spec.document import FORMS, Document
 from flowrl.spec.flow import OriginKind, Path
 from flowrl.spec.roles import DEFAULT_KINDS, KINDS, LABEL_PREFIX, LABELLED
 from flowrl.spec.schema import StageDocument
-from flowrl.spec.tree import MappingNode, Node, ScalarNode, descend, key_span
+from flowrl.spec.tree import MappingNode, Node, ScalarNode, descend, key_span, merged_at
 from flowrl.spec.types import annotation_at, document_at, expected, fields, found, options
 
 ALL_KEYS = 8
@@ -56,8 +57,13 @@ class Context:
         key = ".".join(str(part) for part in path)
         return (Label(asked, "from this preset"),), [Help(text=f"override `{key}` in the flow")]
 
-    def with_definition(self, node: Node) -> tuple[Label, ...]:
-        return () if node.anchor is None else (Label(node.anchor, "defined here"),)
+    def with_definition(self, path: Path) -> tuple[Label, ...]:
+        """For the value of an alias: its anchor; for one that a merge brought in: the merge."""
+        node = self.node(path)
+        if node.anchor is not None:
+            return (Label(node.anchor, "defined here"),)
+        merge = merged_at(self.tree, path)
+        return () if merge is None else (Label(merge, "merged in here"),)
 
     def line_with(self, span: Span, new: str) -> str | None:
         """The source line of `span` with `new` in its place; None for spans over lines or without source."""
@@ -137,7 +143,7 @@ def _at(path: Path, context: Context, code: str, **facts: str) -> Diagnostic:
     """The diagnostic at the value of `path`."""
     node = context.node(path)
     preset, helps = context.with_preset(node.span, path)
-    also = (*context.with_definition(node), *preset)
+    also = (*context.with_definition(path), *preset)
     return diagnose(code, node.span, also=also, notes=(), helps=helps, **facts)
 
 
@@ -155,7 +161,7 @@ def _missing(path: Path, context: Context) -> Diagnostic:
 def _unknown_key(path: Path, context: Context) -> Diagnostic:
     parent, key = path[:-1], str(path[-1])
     document = document_at(context.document, context.tree, parent)
-    known = fields(document) if document is not None else []
+    known = [*(fields(document) if document is not None else []), *declared_at(context.tree, parent)]
     span = key_span(context.tree, path)
     near = near_names(key, known)
     helps: list[Help] = []
@@ -169,7 +175,8 @@ def _unknown_key(path: Path, context: Context) -> Diagnostic:
     elif known:
         helps = [Help(text=f"the keys are {', '.join(known)}")]
     preset, _ = context.with_preset(span, path)
-    return diagnose("FR0103", span, also=preset, helps=helps, parent=parent_words(parent, context))
+    also = (*context.with_definition(path), *preset)
+    return diagnose("FR0103", span, also=also, helps=helps, parent=parent_words(parent, context))
 
 
 def _is_written(context: Context, path: Path, file: str) -> bool:
@@ -188,7 +195,7 @@ def _not_one_of(path: Path, context: Context) -> Diagnostic:
         line = context.line_with(node.span, near[0])
         help_ = Help(text="a value with a near name exists", span=node.span, replacement=line)
         helps = [help_, *helps]
-    also = (*context.with_definition(node), *preset)
+    also = (*context.with_definition(path), *preset)
     return diagnose("FR0105", node.span, also=also, helps=helps, key=_key(path), choices=words)
 
 
@@ -241,22 +248,25 @@ def _wrong_type(path: Path, context: Context) -> Diagnostic:
     node = context.node(path)
     annotation = annotation_at(context.document, context.tree, path)
     words = expected(annotation)
-    help_ = _retyped(node, annotation, words, context)
+    help_ = _retyped(path, annotation, words, context)
     preset, helps = context.with_preset(node.span, path)
-    also = (*context.with_definition(node), *preset)
+    also = (*context.with_definition(path), *preset)
     helps = [help_, *helps] if help_ is not None else helps
     return diagnose("FR0102", node.span, also=also, helps=helps, expected=words, found=found(node))
 
 
-def _retyped(node: Node, annotation: Any, words: str, context: Context) -> Help | None:
-    """The line with the value in the wanted type, where only its spelling is at fault."""
+def _retyped(path: Path, annotation: Any, words: str, context: Context) -> Help | None:
+    """The line with the value in the wanted type, where only its spelling is at fault. Certain unless the value is used
+    elsewhere too."""
+    node = context.node(path)
     if not isinstance(node, ScalarNode) or node.kind is OriginKind.PYTHON:
         return None
     new = _spelling(node, options(annotation))
     line = context.line_with(node.span, new) if new is not None else None
     if line is None:
         return None
-    return Help(text=f"written as {words}", span=node.span, replacement=line, certain=True)
+    certain = not context.with_definition(path)
+    return Help(text=f"written as {words}", span=node.span, replacement=line, certain=certain)
 
 
 def _spelling(node: ScalarNode, wanted: list[Any]) -> str | None:
@@ -264,9 +274,10 @@ def _spelling(node: ScalarNode, wanted: list[Any]) -> str | None:
 
     value, text = node.value, node.text
     if isinstance(value, str) and {int, float} & set(wanted):
-        number = typed(text.replace("_", ""))
+        bare = text.replace("_", "")
+        number = typed(bare)
         fits = isinstance(number, float | int) and not isinstance(number, bool)
-        return str(number) if fits and (float in wanted or isinstance(number, int)) else None
+        return bare if fits and (float in wanted or isinstance(number, int)) else None
     if isinstance(value, float) and int in wanted and value.is_integer():
         return str(int(value))
     if isinstance(value, str) and bool in wanted:

@@ -48,6 +48,8 @@ class Entry:
     key_span: Span
     node: Node
     kind: OriginKind = OriginKind.FILE
+    merged: Span | None = None
+    """Where `<<: *anchor` brought it in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,19 @@ def descend(node: Node, path: Path) -> Node | None:
     for key in path:
         found = child(found, key) if found is not None else None
     return found
+
+
+def merged_at(node: Node, path: Path) -> Span | None:
+    """The merge (`<<`) that brought in the value at `path`, or the nearest mapping around it."""
+    merge = None
+    for key in path:
+        if isinstance(node, MappingNode) and str(key) in node.entries:
+            merge = node.entries[str(key)].merged or merge
+        below = child(node, key)
+        if below is None:
+            break
+        node = below
+    return merge
 
 
 def node_span(node: Node) -> Span:

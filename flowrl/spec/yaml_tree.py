@@ -237,7 +237,8 @@ class _Reader:
         entries = dict(frame.entries)
         for source in frame.merged:
             if isinstance(source, MappingNode):
-                entries = {**source.entries, **entries}
+                brought = {key: replace(entry, merged=source.span) for key, entry in source.entries.items()}
+                entries = {**brought, **entries}
         return entries
 
 
