@@ -41,8 +41,8 @@ def test_versions_are_those_that_the_extras_install() -> None:
 
 
 def test_expandable_segments_are_switched_off_by_the_engine() -> None:
-    """Older versions refused PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True with sleep mode; the one that FlowRL works
-    with switches it off while its own pool is in use. FR0440 refuses others."""
+    """Older versions refused PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True with sleep mode; this one switches it off
+    while its own pool is in use. FR0440 refuses others."""
     pool = source("device_allocator/cumem.py")
     assert "set_alloc_conf(with_conf_flag(prev_conf, EXPANDABLE_SEGMENTS, False))" in pool
     assert "not conf_flag_enabled" not in pool
