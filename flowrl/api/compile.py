@@ -117,10 +117,11 @@ def _compile_stage(
 def _response_tokens(
     graph: Graph, shapes: Mapping[str, ModelShape], request: PlacementRequest
 ) -> tuple[float, str] | None:
-    """Mean tokens of a rollout's response and where the figure comes from: the mean that the times are made from."""
+    """Mean tokens of a rollout's response (actions: of a denoiser its steps) and where the figure comes from: the mean
+    that the times are made from."""
     work = Workload(graph, shapes, request)
     rollouts = (op for op in graph.ops if isinstance(op.params, GenerateParams) and op.label is None)
-    means = [work.lengths(op).response_mean for op in rollouts]
+    means = [work.passes(op) or work.lengths(op).response_mean for op in rollouts]
     return max(((mean.value, mean.origin) for mean in means), default=None)
 
 

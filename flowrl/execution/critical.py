@@ -60,7 +60,19 @@ def critical_circle(program: Program, durations: Mapping[str, float], step_secon
     for arc in arcs:
         if reached[arc.source] + arc.seconds - step_seconds * arc.tokens >= reached[arc.target] - slack:
             following[arc.source].append(arc.target)
-    return _first_circle(following)
+    return _named(_first_circle(following), program)
+
+
+def _named(circle: tuple[str, ...], program: Program) -> tuple[str, ...]:
+    """The circle with, for each interaction, the member that works in the pool of the instruction after it."""
+    pool_of = {instruction.id: instruction.pool for instruction in program.instructions}
+    together = program.together
+
+    def name(id: str, following: str) -> str:
+        members = together.get(id, (id,))
+        return next((member for member in members if pool_of[member] == pool_of[following]), id)
+
+    return tuple(name(id, circle[(place + 1) % len(circle)]) for place, id in enumerate(circle))
 
 
 def _longest(arcs: list[Arc], nodes: list[str], step_seconds: float, slack: float) -> dict[str, float]:

@@ -124,7 +124,11 @@ class Executor:
                 continue
             free |= {pool: free[pool] - count for pool, count in taken.items()}
             found |= {other.head.id: self._next_of(other) for other in wanted}
-        return tuple(found.values())
+        return tuple(sorted(found.values(), key=self._turn))
+
+    def _turn(self, firing: Firing) -> tuple[int, int, int]:
+        stream, lane = self._lane_of[firing.instruction.id].place
+        return stream, firing.step, lane
 
     def _startable(self) -> list[_Lane]:
         """Lanes that may start but for slots: by stream, the earliest step first. The others sleep until woken."""

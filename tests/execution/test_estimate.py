@@ -17,28 +17,33 @@ from flowrl.execution.simulate import simulate
 from flowrl.execution.steady import steady
 from flowrl.plan.plan import Estimate, StageRun
 from flowrl.program.check import check
-from flowrl.program.program import Program
+from flowrl.program.program import ChannelKind, Program
 from tests.compiler.emit.graphs import make_ppo, make_sft, one_pool, split_pools
 from tests.program.programs import make_program, programs
 
 
 def _event_graph(program: Program, durations: dict[str, float]) -> nx.DiGraph:
     """Start of target in step k >= start of source in step k - tokens + seconds. Each arc is a node, so that parallel
-    arcs stay apart."""
+    arcs stay apart. What starts together is one node, named by the smallest of its ids."""
     arcs: list[tuple[str, str, float, int]] = []
     for stream in program.streams:
         for lane in stream.lanes:
             arcs += [(a.id, b.id, durations[a.id], 0) for a, b in pairwise(lane)]
             arcs.append((lane[-1].id, lane[0].id, durations[lane[-1].id], 1))
-    for c in program.channels:
+    for c in (c for c in program.channels if c.kind is not ChannelKind.INTERACTION):
         arcs.append((c.source, c.target, durations[c.source], c.initial_tokens))
         arcs.append((c.target, c.source, 0.0, c.capacity - c.initial_tokens))
     graph = nx.DiGraph()
     for place, (source, target, seconds, tokens) in enumerate(arcs):
-        graph.add_edge(source, place)
-        graph.add_edge(place, target)
+        graph.add_edge(_moment(program, source), place)
+        graph.add_edge(place, _moment(program, target))
         graph.nodes[place].update(seconds=seconds, tokens=tokens)
     return graph
+
+
+def _moment(program: Program, id: str) -> str:
+    tied = nx.Graph((c.source, c.target) for c in program.channels if c.kind is ChannelKind.INTERACTION)
+    return min(nx.node_connected_component(tied, id)) if id in tied else id
 
 
 def _maximum_cycle_ratio(program: Program, durations: dict[str, float]) -> float:
@@ -53,6 +58,7 @@ def _maximum_cycle_ratio(program: Program, durations: dict[str, float]) -> float
 def _ratios_of(circle: tuple[str, ...], program: Program, durations: dict[str, float]) -> list[float]:
     """Ratios of all circles that go through these instructions in this order: arcs may be parallel."""
     graph = _event_graph(program, durations)
+    circle = tuple(_moment(program, id) for id in circle)
     ways = [
         [graph.nodes[arc] for arc in set(graph.successors(a)) & set(graph.predecessors(b))]
         for a, b in pairwise([*circle, circle[0]])

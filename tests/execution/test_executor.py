@@ -155,6 +155,36 @@ def test_slots_bound_what_is_in_flight() -> None:
     assert executor.ready() == (third,)
 
 
+def test_members_of_an_interaction_are_ready_together_or_not_at_all() -> None:
+    """Once one has started the other may, whatever the first has come to since."""
+    streams, links = [["env:reset", "env:step"], ["generate"]], [("env:reset", "generate", 1, 0)]
+    executor = Executor(make_program(streams, links, [2, 1], together=[("generate", "env:step")]), 1)
+    (reset,) = executor.ready()
+    executor.start(reset)
+    executor.complete(reset)
+    step, generate = executor.ready()
+    assert [step.instruction.id, generate.instruction.id] == ["env:step", "generate"]
+    executor.start(generate)
+    assert executor.ready() == (step,)
+    executor.complete(generate)
+    assert executor.ready() == (step,)
+    executor.start(step)
+    executor.complete(step)
+    assert executor.done
+
+
+def test_an_interaction_waits_for_a_slot_of_each_member() -> None:
+    """Two environments of one interaction need two slots of the host while something else has one."""
+    program = make_program([["a", "b", "c"], ["talk"]], [], [2, 1], together=[("talk", "a"), ("talk", "b")])
+    executor = Executor(program, 1)
+    assert [firing.instruction.id for firing in executor.ready()] == ["a", "b", "talk"]
+    busy = Firing(instruction=program.streams[0].instructions[2], step=1)
+    executor.start(busy)
+    assert executor.ready() == ()
+    executor.complete(busy)
+    assert len(executor.ready()) == 3
+
+
 def test_misuse_is_refused() -> None:
     program = make_program([["a", "b"]], [])
     executor = Executor(program, 1)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from flowrl.diag.diagnostic import InternalError
 from flowrl.execution.simulate import simulate
 from flowrl.program.check import check
-from flowrl.program.program import Program
+from flowrl.program.program import ChannelKind, Program
 from tests.program.programs import make_program, programs
 
 Times = list[tuple[str, int, float, float]]
@@ -86,6 +86,9 @@ def test_schedule_keeps_every_rule(program: Program, seconds: list[int]) -> None
             turns = [(i.id, step) for step in range(1, steps + 1) for i in lane]
             assert all(end[a] <= begin[b] for a, b in pairwise(turns))
     for channel in program.channels:
+        if channel.kind is ChannelKind.INTERACTION:
+            assert all(begin[channel.source, step] == begin[channel.target, step] for step in range(1, steps + 1))
+            continue
         for step in range(1, steps + 1):
             fed_in = step - channel.initial_tokens
             if fed_in >= 1:

@@ -14,9 +14,13 @@ Link = tuple[str, str, int, int]
 
 
 def make_program(
-    streams: Sequence[Sequence[str]], links: Sequence[Link], slots: Sequence[int] | None = None
+    streams: Sequence[Sequence[str]],
+    links: Sequence[Link],
+    slots: Sequence[int] | None = None,
+    together: Sequence[tuple[str, str]] = (),
 ) -> Program:
-    """Instruction `a` has role `a`; `role:a` has role `role`. Channels are named c0, c1, … in the order of `links`."""
+    """Instruction `a` has role `a`; `role:a` has role `role`. Channels are c0, c1, … in the order of `links`, then i0,
+    i1, … for the pairs that start `together`."""
     channels = tuple(
         Channel(id=f"c{n}", kind=ChannelKind.ORDER, source=source, target=target, capacity=room, initial_tokens=tokens)
         for n, (source, target, room, tokens) in enumerate(links)
@@ -30,7 +34,13 @@ def make_program(
             )
             for n, ids in enumerate(streams)
         ),
-        channels=channels,
+        channels=(
+            *channels,
+            *(
+                Channel(id=f"i{n}", kind=ChannelKind.INTERACTION, source=source, target=target)
+                for n, (source, target) in enumerate(together)
+            ),
+        ),
     )
 
 
@@ -60,7 +70,8 @@ def programs(draw: st.DrawFn, max_links: int = 6) -> Program:
     for _ in range(draw(st.integers(0, max_links))):
         room = draw(st.integers(1, 2))
         links.append((draw(names), draw(names), room, draw(st.integers(0, room))))
-    return make_program(streams, links, slots)
+    pairs = draw(st.lists(st.tuples(names, names), max_size=2))
+    return make_program(streams, links, slots, [pair for pair in pairs if pair[0] != pair[1]])
 
 
 @dataclass(frozen=True)
@@ -79,8 +90,37 @@ class BruteForce:
         self.steps = steps
         self.ids = [i.id for s in program.streams for i in s.instructions]
         self.begin = State((0,) * len(self.ids), (0,) * len(self.ids))
+        self.pairs = [(c.source, c.target) for c in program.channels if c.kind is ChannelKind.INTERACTION]
 
     def may_start(self, state: State) -> list[str]:
+        """What may start by itself, and whose partners may all start with it or have done so."""
+        started = dict(zip(self.ids, state.started, strict=True))
+        alone = self._alone(state)
+        free = {s.pool: s.slots for s in self.program.streams}
+        for id, a, b in zip(self.ids, state.started, state.completed, strict=True):
+            free[self._pool(id)] -= a - b
+        found: list[str] = []
+        for id in alone:
+            partners = self._partners(id)
+            if any(started[other] > started[id] for other in partners):
+                found.append(id)
+                continue
+            wanted = [self._pool(other) for other in {id, *partners}]
+            if partners <= set(alone) and all(free[pool] >= wanted.count(pool) for pool in wanted):
+                found.append(id)
+        return found
+
+    def _pool(self, id: str) -> str:
+        return next(s.pool for s in self.program.streams if any(i.id == id for i in s.instructions))
+
+    def _partners(self, id: str) -> set[str]:
+        """Everything that the pairs tie to it, directly or not."""
+        found = {id}
+        while more := {b for pair in self.pairs for a, b in (pair, pair[::-1]) if a in found} - found:
+            found |= more
+        return found - {id}
+
+    def _alone(self, state: State) -> list[str]:
         started = dict(zip(self.ids, state.started, strict=True))
         completed = dict(zip(self.ids, state.completed, strict=True))
         return [
@@ -102,7 +142,7 @@ class BruteForce:
         return earlier and later
 
     def _fed(self, id: str, started: dict[str, int], completed: dict[str, int]) -> bool:
-        for c in self.program.channels:
+        for c in (c for c in self.program.channels if c.kind is not ChannelKind.INTERACTION):
             if c.target == id and c.initial_tokens + completed[c.source] - started[id] < 1:
                 return False
             if c.source == id and c.initial_tokens + started[id] - started[c.target] >= c.capacity:

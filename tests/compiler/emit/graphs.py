@@ -17,6 +17,11 @@ KINDS = {
     "reference": Kind.SCORER,
     "reward": Kind.REWARD,
     "advantage": Kind.ESTIMATOR,
+    "alice": Kind.GENERATOR,
+    "bob": Kind.GENERATOR,
+    "alice_train": Kind.TRAINER,
+    "alice_adv": Kind.ESTIMATOR,
+    "env": Kind.ENV,
 }
 
 
