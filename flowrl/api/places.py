@@ -8,6 +8,9 @@ from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
 from flowrl.plan.digests import digest_file
 from flowrl.plan.plan import Plan, Source
 
+FLOW = ("flow", "include")
+"""Roles of files that a plan holds the whole of."""
+
 
 def folder_of(plan: Plan, file: Path) -> Path:
     """The folder from which the plan in `file` finds its functions, data and models, each with the digest it had.
@@ -16,7 +19,7 @@ def folder_of(plan: Plan, file: Path) -> Path:
     The flow's own file may have changed or be gone: all of it is in the plan. Raises FlowError FR0707.
     """
     folders = tuple(dict.fromkeys((Path(plan.folder), file.parent / plan.folder, file.parent)))
-    needed = [source for source in plan.sources if source.role != "flow" and source.digest is not None]
+    needed = [source for source in plan.sources if source.role not in FLOW and source.digest is not None]
     places = [(folder, {source.path: digest_file(folder / source.path) for source in needed}) for folder in folders]
     for folder, found in places:
         if all(found[source.path] == source.digest for source in needed):

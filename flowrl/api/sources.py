@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from flowrl.spec.flow import FlowSpec
 
 
 def sources_of(spec: FlowSpec, graphs: Iterable[Graph]) -> tuple[Source, ...]:
-    """Flow, data, function and model files, by role and path; each once."""
+    """Flow, included, data, function and model files, by role and path; each once."""
     folder = Path(spec.folder)
     found: dict[tuple[str, str], Source] = {}
     for role, path in (*_flow_files(spec), *(pair for graph in graphs for pair in _graph_files(graph))):
@@ -22,7 +23,8 @@ def sources_of(spec: FlowSpec, graphs: Iterable[Graph]) -> tuple[Source, ...]:
 
 
 def _flow_files(spec: FlowSpec) -> list[tuple[str, str]]:
-    return [("flow", Path(spec.file).name)] if (Path(spec.folder) / Path(spec.file).name).is_file() else []
+    own = [("flow", Path(spec.file).name)] if (Path(spec.folder) / Path(spec.file).name).is_file() else []
+    return own + [("include", os.path.relpath(file, spec.folder)) for file in spec.includes]
 
 
 def _graph_files(graph: Graph) -> list[tuple[str, str]]:

@@ -186,7 +186,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Relative to the flow's folder."""
     role: str
-    """flow, data, function or model."""
+    """flow, include, data, function or model."""
     digest: str | None = None
 
 

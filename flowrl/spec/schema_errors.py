@@ -17,7 +17,7 @@ from flowrl.spec.document import FORMS, Document
 from flowrl.spec.flow import OriginKind, Path
 from flowrl.spec.roles import DEFAULT_KINDS, KINDS, LABEL_PREFIX, LABELLED
 from flowrl.spec.schema import StageDocument
-from flowrl.spec.tree import MappingNode, Node, ScalarNode, descend, key_span, merged_at
+from flowrl.spec.tree import MappingNode, Node, ScalarNode, Unknown, descend, key_span, merged_at
 from flowrl.spec.types import annotation_at, document_at, expected, fields, found, options
 
 ALL_KEYS = 8
@@ -75,13 +75,19 @@ class Context:
 
 
 def schema_diagnostics(error: ValidationError, context: Context) -> list[Diagnostic]:
-    found = error.errors(include_url=False)
+    found = [each for each in error.errors(include_url=False) if not _is_unknown(_path(each, context.tree), context)]
     unknown = [_path(details, context.tree) for details in found if details["type"] == "extra_forbidden"]
     return [
         _diagnostic(details, context)
         for details in found
         if details["type"] != "missing" or not _is_misspelt(_path(details, context.tree), unknown)
     ]
+
+
+def _is_unknown(path: Path, context: Context) -> bool:
+    """Whether the value is that of a variable whose own fault is told."""
+    node = descend(context.tree, path)
+    return isinstance(node, ScalarNode) and isinstance(node.value, Unknown)
 
 
 def _is_misspelt(missing: Path, unknown: list[Path]) -> bool:

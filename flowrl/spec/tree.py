@@ -15,6 +15,14 @@ from flowrl.spec.flow import Origin, OriginKind, Path
 
 Plain = str | int | float | bool | None
 
+
+class Unknown(str):
+    """Stands for the value of a variable that could not be rendered, which is told where the variable is written. What
+    it makes impossible elsewhere has no fault of its own."""
+
+    __slots__ = ()
+
+
 MARKS = ("{{", "{%", "{#")
 """What a template starts with."""
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from flowrl.diag.diagnostic import Diagnostic, Label, diagnose
-from flowrl.spec.tree import Entry, MappingNode, Node, SequenceNode, may_be_template, plain_value
+from flowrl.spec.tree import Entry, MappingNode, Node, SequenceNode, Unknown, may_be_template, plain_value
 
 
 def render_variables(root: MappingNode, report: list[Diagnostic]) -> MappingNode:
@@ -71,10 +71,11 @@ def _evaluate(
     done: dict[str, Entry] = {}
     for name in _in_order(node, report):
         entry = node.entries[name]
+        told = len(report)
         done[name] = replace(entry, node=_render(entry.node, scope, report))
-        scope[name] = plain_value(done[name].node)
+        scope[name] = plain_value(done[name].node) if len(report) == told else Unknown()
     for name in node.entries.keys() - done.keys():
-        scope[name] = None  # part of a cycle, which is reported; what uses it has no fault of its own
+        scope[name] = Unknown()  # part of a cycle, which is reported
     return replace(node, entries={name: done.get(name, entry) for name, entry in node.entries.items()}), scope
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowrl.api.sources import sources_of
 from flowrl.diag.diagnostic import Diagnostic, FlowError
 from flowrl.spec import FlowSpec, OriginKind, load, loads, to_yaml
 from flowrl.spec.include import DEEPEST, MOST
@@ -232,3 +233,14 @@ def test_a_preset_comes_back_from_yaml(name: str) -> None:
     found = again(spec)
     assert (found.document, found.stages) == (spec.document, spec.stages)
     assert to_yaml(found) == to_yaml(spec)
+
+
+def test_a_plan_lists_the_files_but_does_not_need_them(folder: Path) -> None:
+    write(
+        {
+            "jobs/flow.yaml": f"{HEAD}include: [../base.yaml]\n{SFT}",
+            "base.yaml": "use: sft\nstep: {prompts: 4}\n",
+        }
+    )
+    found = [(source.role, source.path) for source in sources_of(load("jobs/flow.yaml"), ())]
+    assert found == [("flow", "flow.yaml"), ("include", os.path.join("..", "base.yaml"))]
