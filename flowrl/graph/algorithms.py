@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import networkx as nx
 
@@ -23,8 +23,10 @@ def find_cycle(nodes: Iterable[str], pairs: Iterable[Pair]) -> tuple[str, ...] |
     graph = _digraph(nodes, pairs)
     best: tuple[str, ...] | None = None
     for component in nx.strongly_connected_components(graph):
+        within = {node: sorted(component.intersection(graph.successors(node))) for node in component}
         for node in sorted(component):
-            candidate = _cycle_through(graph, node)
+            # Each cycle is found from its smallest name; only a shorter one is better than one with a smaller name.
+            candidate = _cycle_from(within, node, len(component) if best is None else len(best))
             if candidate is not None and (best is None or (len(candidate), candidate) < (len(best), best)):
                 best = candidate
     return best
@@ -68,17 +70,26 @@ def _digraph(nodes: Iterable[str], pairs: Iterable[Pair]) -> nx.DiGraph[str]:
     return graph
 
 
-def _cycle_through(graph: nx.DiGraph[str], node: str) -> tuple[str, ...] | None:
-    """The shortest cycle through `node`, turned so that its smallest name comes first."""
-    if graph.has_edge(node, node):
-        return (node,)
-    paths = [
-        tuple(nx.bidirectional_shortest_path(graph, following, node))
-        for following in sorted(graph.successors(node))
-        if nx.has_path(graph, following, node)
-    ]
-    if not paths:
-        return None
-    shortest = min(paths, key=lambda path: (len(path), path))
-    turn = shortest.index(min(shortest))
-    return shortest[turn:] + shortest[:turn]
+def _cycle_from(within: Mapping[str, Sequence[str]], start: str, most: int) -> tuple[str, ...] | None:
+    """The shortest cycle of at most `most` nodes through `start` and larger names; of equals the one with the smallest
+    names. `within` gives the sorted successors of each node."""
+    before = {start: start}
+    level = [start]
+    for _ in range(most):
+        following: list[str] = []
+        for node in level:
+            for other in within[node]:
+                if other == start:
+                    return _way_back(before, node)
+                if other > start and other not in before:
+                    before[other] = node
+                    following.append(other)
+        level = following
+    return None
+
+
+def _way_back(before: Mapping[str, str], node: str) -> tuple[str, ...]:
+    way = [node]
+    while before[way[-1]] != way[-1]:
+        way.append(before[way[-1]])
+    return tuple(reversed(way))

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from math import gcd
 
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Op
+from flowrl.graph.once import once
 from flowrl.graph.params import GenerateParams, UpdateParams
-from flowrl.graph.rates import RateGraph, step_rates, updates_per_step, versions_per_step
-from flowrl.graph.sdf import balance, newest_read, oldest_read
+from flowrl.graph.rates import RateGraph, balance_of, step_rates, updates_per_step, versions_per_step
+from flowrl.graph.sdf import newest_read, oldest_read
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +36,8 @@ class PathLag:
     """The most published versions that a sample may be behind when its step begins. It counts from a sample's oldest
     token: where partial rollouts go on under newer weights, those only make the others younger."""
     drift_minibatches: int
-    """The most optimizer updates that the trainer has made since its newest published version when the update begins
-    its last minibatch of a step: the drift inside steps, which is not lag."""
+    """The most updates that the op has made since the newest version published before a step when it begins the step's
+    last minibatch: the drift inside steps, which is not lag. 0 where the weights are another trainer's."""
 
     @property
     def edge(self) -> str:
@@ -44,6 +45,7 @@ class PathLag:
         return self.path[0]
 
 
+@once
 def path_lags(graph: Graph) -> tuple[PathLag, ...]:
     """The lag of every pair of an update and a call of generate that it trains on, by weights edge; in the order of the
     graph's ops. Needs lowered weights edges (insert_weight_sync) and balanced rates."""
@@ -52,7 +54,7 @@ def path_lags(graph: Graph) -> tuple[PathLag, ...]:
     if not updates or not edges:
         return ()
     rates = step_rates(graph)
-    repetitions = balance(rates.actors, rates.channels).repetitions
+    repetitions = balance_of(graph).repetitions
     beyond = _carrying(graph)
     found: list[PathLag] = []
     for update in updates:
@@ -134,16 +136,16 @@ def _published_since(
 
 
 def _drift(graph: Graph, update: Op, edge: Edge) -> int:
-    """Optimizer updates of the edge's trainer after the newest version, before the last minibatch of the step."""
-    trainer = next(op for op in graph.ops if op.role == _role(edge.source) and isinstance(op.params, UpdateParams))
-    a_step = updates_per_step(graph, trainer.role)
-    every, period = edge.every_steps or 1, trainer.every_steps
+    """Updates after the newest version, before the last minibatch of the step."""
+    if _role(edge.source) != update.role:
+        return 0
+    every, period = edge.every_steps or 1, update.every_steps
     steps = (every - 1) // period + 1
     if edge.start_step:
-        first = edge.start_step + -edge.start_step % every  # steps before the one that publishes first
-        begun = -(-trainer.start_step // period)
-        steps = max(steps, first // period - begun + 1)
-    return steps * a_step - (1 if trainer.id == update.id else 0)
+        before = edge.start_step + -edge.start_step % every  # steps before the one that publishes first
+        begun = -(-update.start_step // period)
+        steps = max(steps, before // period - begun + 1)
+    return steps * updates_per_step(graph, update.role) - 1
 
 
 def _carrying(graph: Graph) -> dict[str, list[tuple[str, Edge]]]:

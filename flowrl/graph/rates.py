@@ -20,9 +20,10 @@ from math import lcm
 
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Op
 from flowrl.graph.interactions import interactions
-from flowrl.graph.params import GenerateParams, UpdateParams
-from flowrl.graph.rows import RowBounds, Rows, rows_per_step, samples_per_prompt
-from flowrl.graph.sdf import Channel
+from flowrl.graph.once import once
+from flowrl.graph.params import UpdateParams
+from flowrl.graph.rows import RowBounds, Rows, rows_of, rows_per_step, samples_per_prompt
+from flowrl.graph.sdf import Balance, Channel, balance
 from flowrl.graph.types import Granularity
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "RateGraph",
     "RowBounds",
     "Rows",
+    "balance_of",
     "crossing_inputs",
     "rows_per_step",
     "samples_per_prompt",
@@ -58,12 +60,24 @@ class RateGraph:
 def step_rates(graph: Graph, rows: Rows | None = None) -> RateGraph:
     """The view of the program, with its capacities: 2 + lag steps of rows on a data edge, one more version than its
     tokens on a weights edge."""
-    return _Builder(graph, rows or Rows(graph), streamed=False).build()
+    return _step_rates(graph) if rows is None else _Builder(graph, rows, streamed=False).build()
 
 
 def unit_rates(graph: Graph, rows: Rows | None = None) -> RateGraph:
     """The view of the granularities, without capacities."""
-    return _Builder(graph, rows or Rows(graph), streamed=True).build()
+    return _Builder(graph, rows or rows_of(graph), streamed=True).build()
+
+
+@once
+def _step_rates(graph: Graph) -> RateGraph:
+    return _Builder(graph, rows_of(graph), streamed=False).build()
+
+
+@once
+def balance_of(graph: Graph) -> Balance:
+    """The solution of the program's balance equations."""
+    rates = step_rates(graph)
+    return balance(rates.actors, rates.channels)
 
 
 def updates_per_step(graph: Graph, role: str) -> int:
@@ -87,17 +101,14 @@ def steps_ahead(graph: Graph, edge: Edge) -> int:
 
 def crossing_inputs(rows: Rows, op: Op) -> tuple[Input, ...]:
     """Inputs that `inputs:` takes from another call of generate: they join by prompt, one row each."""
-    graph = rows.graph
-    known = {each.id: each for each in graph.ops}
-    chosen = [i for i in op.inputs if i.chosen is not None and i.source in known]
-    return tuple(i for i in chosen if _apart(rows, known[i.source or ""], op))
+    chosen = [(i, rows.op(i.source or "")) for i in op.inputs if i.chosen is not None]
+    return tuple(i for i, source in chosen if source is not None and _apart(rows, source, op))
 
 
 def _apart(rows: Rows, source: Op, target: Op) -> bool:
     """Whether two ops work on samples of different calls of generate."""
     one, other = rows.space(source), rows.space(target)
-    generators = {op.id for op in rows.graph.ops if isinstance(op.params, GenerateParams)}
-    return bool(one & generators) and bool(other & generators) and not one & other
+    return bool(one & rows.generators) and bool(other & rows.generators) and not one & other
 
 
 class _Builder:
@@ -107,6 +118,8 @@ class _Builder:
         self.streamed = streamed
         self.ops = {op.id: op for op in graph.ops}
         self.actor_of = _actors(graph)
+        ahead = [steps_ahead(graph, edge) for edge in graph.edges if edge.kind is EdgeKind.WEIGHTS]
+        self.steps_held = READ_AND_MADE + max(ahead, default=0)
 
     def build(self) -> RateGraph:
         channels = [*self._starts(), *self._data(), *self._weights()]
@@ -190,9 +203,7 @@ class _Builder:
 
     def _sized(self, channel: Channel, edge: Edge) -> Channel:
         """With the room that the program has: the rows of 2 + lag steps."""
-        ahead = [steps_ahead(self.graph, e) for e in self.graph.edges if e.kind is EdgeKind.WEIGHTS]
-        steps = READ_AND_MADE + max(ahead, default=0)
-        return replace(channel, capacity=steps * channel.produce * int(self.firings(self.ops[edge.source])))
+        return replace(channel, capacity=self.steps_held * channel.produce * int(self.firings(self.ops[edge.source])))
 
     def _channel(self, name: str, source: str, target: str, produce: Fraction, consume: Fraction) -> Channel:
         """With rates in whole numbers: as given, or in parts of a row."""

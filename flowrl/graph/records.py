@@ -6,7 +6,7 @@ where one lies upstream of the other; two that do not are both in scope, which i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flowrl.graph.algorithms import Pair, ancestors, toposort
@@ -32,6 +32,8 @@ class Records:
     order: tuple[str, ...]
     """Op ids, upstream first."""
     links: tuple[Link, ...]
+    into: Mapping[str, Sequence[Link]]
+    """The links that end at each op."""
     ancestors: Mapping[str, frozenset[str]]
     scope: Mapping[str, Producers]
     """What an op sees upstream of it."""
@@ -52,8 +54,8 @@ class Records:
             if node in seen or node == producer:
                 continue
             seen.add(node)
-            for link in self.links:
-                if link.target != node or not self._carries(link, producer, field, visible):
+            for link in self.into[node]:
+                if not self._carries(link, producer, field, visible):
                     continue
                 queue.append(link.source)
                 if link.edge is not None:
@@ -102,7 +104,7 @@ def records(ops: Iterable[Op], roles: Iterable[Role], declared: Iterable[Edge]) 
         scope[id] = _joined(into[id], below, upstream)
         own = {field.name: frozenset({id}) for field in known[id].outputs}
         below[id] = {**scope[id], **own}
-    return Records(order, links, upstream, scope, below)
+    return Records(order, links, into, upstream, scope, below)
 
 
 def _joined(links: Iterable[Link], below: Mapping[str, Producers], upstream: Mapping[str, frozenset[str]]) -> Producers:

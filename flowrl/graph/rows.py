@@ -17,6 +17,7 @@ import networkx as nx
 
 from flowrl.graph.algorithms import reachable, toposort
 from flowrl.graph.graph import EdgeKind, Graph, Op
+from flowrl.graph.once import once
 from flowrl.graph.params import DataParams, EstimateParams, FilterParams, GenerateParams
 from flowrl.graph.records import data_links
 from flowrl.graph.types import Granularity
@@ -56,6 +57,9 @@ class Rows:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self._ops = {op.id: op for op in graph.ops}
+        self._counts: dict[str, _Count | None] = {}
+        self.generators = frozenset(op.id for op in graph.ops if isinstance(op.params, GenerateParams))
+        """Every call of generate."""
         above = _sources(graph)
         pairs = [(source, target) for target, sources in above.items() for source in sources]
         together = _interacting(graph)
@@ -108,6 +112,9 @@ class Rows:
         paired = any(isinstance(p, DataParams) and p.paired for p in space)
         return max(made, default=PAIR if paired and op.granularity is not Granularity.PROMPT else 1)
 
+    def op(self, id: str) -> Op | None:
+        return self._ops.get(id)
+
     def space(self, op: Op) -> frozenset[str]:
         """The calls of generate whose samples `op` works on; where there are none, its data sets."""
         return self._spaces[op.id]
@@ -147,6 +154,13 @@ class Rows:
         return frozenset(id for id in space if isinstance(self._ops[id].params, GenerateParams)) or space
 
     def _count(self, op: Op) -> _Count | None:
+        if self._ops.get(op.id) is not op:
+            return self._counted(op)
+        if op.id not in self._counts:
+            self._counts[op.id] = self._counted(op)
+        return self._counts[op.id]
+
+    def _counted(self, op: Op) -> _Count | None:
         samples, step = self.samples_per_prompt(op), self.graph.step
         if self.whole_set(op):
             sets = [self._ops[id].params for id in self._sets[op.id]]
@@ -182,15 +196,20 @@ class Rows:
         return any(isinstance(s.params, EstimateParams) and s.params.estimator == "best_worst" for s in sources if s)
 
 
+@once
+def rows_of(graph: Graph) -> Rows:
+    """The row counts of a graph, made once for it."""
+    return Rows(graph)
+
+
 def rows_per_step(graph: Graph, op: Op) -> RowBounds:
-    """Fewest and most rows of `op` in a step in which it fires; see RowBounds. For many ops of one graph make `Rows`
-    once."""
-    return Rows(graph).bounds(op)
+    """Fewest and most rows of `op` in a step in which it fires; see RowBounds."""
+    return rows_of(graph).bounds(op)
 
 
 def samples_per_prompt(graph: Graph, op: Op) -> int:
     """Samples of each prompt that `op` makes or reads; see Rows."""
-    return Rows(graph).samples_per_prompt(op)
+    return rows_of(graph).samples_per_prompt(op)
 
 
 def trained_ops(graph: Graph) -> frozenset[str]:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator
 from flowrl.graph.algorithms import find_cycle, reachable
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Kind, Op
 from flowrl.graph.lag import path_lags
-from flowrl.graph.rates import step_rates, versions_per_step
+from flowrl.graph.once import once
+from flowrl.graph.rates import balance_of, step_rates, versions_per_step
 from flowrl.graph.records import data_links
-from flowrl.graph.rows import Rows
-from flowrl.graph.sdf import Deadlock, balance, schedule
+from flowrl.graph.rows import rows_of
+from flowrl.graph.sdf import Deadlock, schedule
 from flowrl.graph.types import dtypes_agree
 from flowrl.graph.weights import forward_key, sharing_trainer
 
@@ -22,10 +23,10 @@ Check = Callable[[Graph], Iterator[str]]
 def verify(graph: Graph) -> tuple[str, ...]:
     """Everything that does not hold at the graph's stage, which `graph.passes` tells. Where names do not fit, nothing
     else is looked at."""
-    broken = tuple(line for since, check in CHECKS if since is None for line in check(graph))
+    broken = tuple(line for since, told in _TOLD if since is None for line in told(graph))
     if broken:
         return broken
-    return tuple(line for since, check in CHECKS if since in graph.passes for line in check(graph))
+    return tuple(line for since, told in _TOLD if since in graph.passes for line in told(graph))
 
 
 def unique_names(graph: Graph) -> Iterator[str]:
@@ -114,7 +115,7 @@ def reads_before_writes(graph: Graph) -> Iterator[str]:
 def rates_balanced(graph: Graph) -> Iterator[str]:
     """The balance equations have a solution, and every op's firings are its part of it."""
     rates = step_rates(graph)
-    solved = balance(rates.actors, rates.channels)
+    solved = balance_of(graph)
     for conflict in solved.conflicts:
         ways = f"{conflict.known_firings} and {conflict.other_firings} times for each {conflict.start}"
         yield f"{conflict.end} fires {ways}, by {conflict.other[-1].name}"
@@ -139,7 +140,7 @@ def declared_kept(graph: Graph) -> Iterator[str]:
 
 def filters_first(graph: Graph) -> Iterator[str]:
     """Along edges of a step each filter comes before every op whose rows it decides on."""
-    rows = Rows(graph)
+    rows = rows_of(graph)
     pairs = [(edge.source, edge.target) for edge in graph.edges if _within_step(edge)]
     filters = {each.id for op in graph.ops for each in rows.governing(op)}
     below = {id: reachable([id], pairs) for id in filters}
@@ -151,7 +152,7 @@ def filters_first(graph: Graph) -> Iterator[str]:
 
 def forwards_unique(graph: Graph) -> Iterator[str]:
     """No two forwards compute the same columns of the same values."""
-    rows = Rows(graph)
+    rows = rows_of(graph)
     keys = ((forward_key(graph, rows, op), op.outputs, op.id) for op in graph.ops)
     seen: dict[object, str] = {}
     for key, outputs, id in keys:
@@ -186,7 +187,7 @@ def lag_bounded(graph: Graph) -> Iterator[str]:
 def step_ends(graph: Graph) -> Iterator[str]:
     """One step has a sequential schedule within the program's buffers."""
     rates = step_rates(graph)
-    found = schedule(rates.actors, rates.channels, balance(rates.actors, rates.channels).repetitions)
+    found = schedule(rates.actors, rates.channels, balance_of(graph).repetitions)
     if isinstance(found, Deadlock):
         yield f"ops wait for each other: {' -> '.join(wait.actor for wait in found.waits)}"
 
@@ -225,6 +226,13 @@ CHECKS: tuple[tuple[str | None, Check], ...] = (
     ("canonicalize", order_runs),
 )
 """Each invariant with the pass from which on it holds (None: always)."""
+
+
+def _told_once(check: Check) -> Callable[[Graph], tuple[str, ...]]:
+    return once(lambda graph: tuple(check(graph)))
+
+
+_TOLD = tuple((since, _told_once(check)) for since, check in CHECKS)
 
 
 def _within_step(edge: Edge) -> bool:

@@ -36,6 +36,13 @@ def test_find_cycle_gives_a_shortest_one(pairs: list[tuple[str, str]]) -> None:
     assert found[0] == min(found)
 
 
+@given(PAIRS)
+def test_find_cycle_takes_the_smallest_names(pairs: list[tuple[str, str]]) -> None:
+    cycles = _cycles(set(pairs))
+    if cycles:
+        assert find_cycle(NODES, pairs) == min(cycles, key=lambda way: (len(way), way))
+
+
 @given(PAIRS, st.randoms())
 def test_toposort_is_an_order_and_ignores_the_input_order(pairs: list[tuple[str, str]], random: object) -> None:
     if find_cycle(NODES, pairs) is not None:

@@ -10,6 +10,7 @@ import ast
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -114,13 +115,19 @@ def _parsed(place: str, folder: str, span: Span | None) -> ast.Module | Diagnost
     except OSError:
         return diagnose("FR0210", span, helps=_near_file(path), file=place, folder=folder)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(text, filename=place)
+        return _tree(text, place)
     except (SyntaxError, ValueError) as fault:
         line = getattr(fault, "lineno", None) or 1
         problem = getattr(fault, "msg", None) or str(fault)
         return diagnose("FR0212", span, file=place, line=line, problem=problem)
+
+
+@lru_cache(maxsize=64)
+def _tree(text: str, place: str) -> ast.Module:
+    """Of one file for all functions that a flow names in it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text, filename=place)
 
 
 def _no_file_named(function: str, name: str, folder: str, span: Span | None) -> Diagnostic:

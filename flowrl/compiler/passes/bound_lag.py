@@ -9,7 +9,7 @@ from flowrl.graph.graph import Edge, EdgeKind, Graph, Op
 from flowrl.graph.lag import PathLag, path_lags, rollout_of, weights_edge
 from flowrl.graph.params import UpdateParams
 from flowrl.graph.rates import versions_per_step
-from flowrl.graph.rows import Rows
+from flowrl.graph.rows import rows_of
 from flowrl.graph.signatures import LOSSES
 
 
@@ -94,7 +94,7 @@ def _uncorrectable(op: Op) -> Diagnostic | None:
 
 def _nothing_dropped(graph: Graph) -> Iterator[Diagnostic]:
     """FR0602: refill where every prompt that is drawn is trained on."""
-    rows = Rows(graph)
+    rows = rows_of(graph)
     trained = [op for op in graph.ops if op.method == "update"]
     if graph.step.refill is None or graph.schedule.when_stale == "drop" or any(map(rows.refilled, trained)):
         return

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from flowrl.graph.algorithms import Pair, backward, reachable
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Op
 from flowrl.graph.records import Link, data_links
-from flowrl.graph.rows import Rows
+from flowrl.graph.rows import rows_of
 
 VERDICT = "keep"
 
@@ -26,7 +26,7 @@ def order_filters(graph: Graph) -> Graph:
     Requires: bound inputs. Ensures: along edges of a step each filter comes before every op that it governs; the edges
     drawn from a filter to what it governs are origins, also where no column that is read travels on them.
     """
-    rows = Rows(graph)
+    rows = rows_of(graph)
     links = data_links(graph.ops, graph.roles, graph.declared)
     governing = {op.id: [each.id for each in rows.governing(op)] for op in graph.ops}
     added = [
