@@ -92,6 +92,11 @@ def _judged(op: Op) -> bool:
     return isinstance(op.params, ScoreParams) and op.params.flavour == "judge"
 
 
+def _reads_text(op: Op) -> bool:
+    """Log-probs or values of a response that a data set gives, where no generator has made its tokens."""
+    return op.method in ("log_probs", "values") and any(i.slot == "response" for i in op.inputs)
+
+
 def _lagging(stage: StagePlan) -> Iterator[Place]:
     """A lag of the whole schedule is told once, one of an edge at the edge."""
     whole = stage.graph.schedule
@@ -119,6 +124,7 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("a comparison within a group", "`score`", ops(lambda op: op.method == "compare" and not _judged(op))),
     Unbuilt("rewards of a turn", "`unit: sample`", writes("rewards", Unit.TURN)),
     Unbuilt("rewards of a token", "`unit: sample`", writes("rewards", Unit.TOKEN)),
+    Unbuilt("a model over given responses", "the loss `sft`", ops(_reads_text)),
     Unbuilt("`top_k` of a scorer", "log-probs of the sampled tokens", writes("ref_top_log_probs")),
     Unbuilt(
         "`on_error` of this kind of role",

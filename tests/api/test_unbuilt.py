@@ -143,6 +143,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     ),
     "numbered prompts": (*INTERACTING, (TRAIN, "train: {seeds: 100}")),
     "a pair of responses": PAIRED,
+    "a model over given responses": PAIRED,
     "images": (
         (SHAPE, " {source: Qwen/Qwen2.5-VL-3B-Instruct}"),
         ("backend: hf", "backend: vllm"),
