@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Op
+from flowrl.graph.lag import path_lags
+from flowrl.graph.params import UpdateParams
 from flowrl.graph.types import Granularity
 from flowrl.report.dataflow import dataflow
 from flowrl.report.numbers import count
@@ -31,6 +33,7 @@ def render_graphs(
         lines += section("WHAT", dataflow(graph, room))
         lines += section("EDGES", _edges(graph, room))
         lines += section("WAITS", _waits(graph, room))
+        lines += section("LAG", _lags(graph, room))
     return finish(lines, width, color, ascii)
 
 
@@ -66,22 +69,36 @@ def _unit(edge: Edge) -> str:
 
 
 def _waits(graph: Graph, width: int) -> list[str]:
-    """Ops that cannot start on a sample alone, and reads that come before an update."""
+    """Ops that cannot start on a sample alone, and what must come before them that they read nothing of."""
     lines: list[str] = []
     for op in graph.ops:
         if op.granularity in _BARRIERS:
             lines += wrapped(f"for {_rows(graph, op)}", width, "    ", f"{op.id}  ")
     state = [edge for edge in graph.edges if edge.kind is EdgeKind.STATE and edge.source != edge.target]
-    for target, sources in _grouped(state):
-        lines += wrapped(f"for {', '.join(sources)}: they read the weights before it", width, "    ", f"{target}  ")
+    for (target, why), sources in _grouped(state).items():
+        lines += wrapped(f"for {', '.join(sources)}, {why}", width, "    ", f"{target}  ")
     return lines
 
 
-def _grouped(edges: Iterable[Edge]) -> list[tuple[str, list[str]]]:
-    found: dict[str, list[str]] = {}
+def _grouped(edges: Iterable[Edge]) -> dict[tuple[str, str], list[str]]:
+    """Sources by target and reason."""
+    found: dict[tuple[str, str], list[str]] = {}
     for edge in edges:
-        found.setdefault(edge.target, []).append(edge.source)
-    return list(found.items())
+        why = "which chooses its rows" if edge.fields else "which reads the weights as they are before"
+        found.setdefault((edge.target, why), []).append(edge.source)
+    return found
+
+
+def _lags(graph: Graph, width: int) -> list[str]:
+    """For every rollout that an update trains on: how many versions old it may be, and how far the update moves on from
+    its newest version within a step."""
+    lines: list[str] = []
+    for lag in path_lags(graph):
+        drift = lag.drift_minibatches
+        more = f", up to {count(drift)} update{'' if drift == 1 else 's'} more within a step" if drift else ""
+        text = f"lag {count(lag.versions)}{more}; weights by {lag.edge}"
+        lines += wrapped(text, width, "    ", f"{lag.generate} -> {lag.update}  ")
+    return lines
 
 
 def _rows(graph: Graph, op: Op) -> str:
@@ -91,5 +108,6 @@ def _rows(graph: Graph, op: Op) -> str:
         return "all samples of a prompt"
     if op.granularity is Granularity.STEP:
         return "the whole step"
-    prompts = step.prompts * step.epochs // max(op.firings, 1)
+    updates = op.params.updates if isinstance(op.params, UpdateParams) else step.updates
+    prompts = step.prompts // updates
     return f"a minibatch of {count(prompts)} prompts"
