@@ -254,14 +254,18 @@ def _count(prompts: int, samples: int) -> _Count:
 
 
 def _refilled(prompts: int, drawn: int, rounds: int, samples: int, filters: tuple[Op, ...], last: bool) -> _Count:
-    """Above the filters everything that is drawn, in one round or in all; below the last one the step's prompts."""
-    units = {f.params.unit for f in filters if isinstance(f.params, FilterParams)}
-    if last and filters:
-        least = prompts if "sample" in units else prompts * samples
-        return _Count((prompts, prompts), (least, prompts * samples))
-    if filters:
-        return _Count((prompts, drawn * rounds), (prompts, drawn * rounds * samples))
-    return _Count((drawn, drawn * rounds), (drawn * samples, drawn * rounds * samples))
+    """Above the filters everything that is drawn, in one round or in all; below the last one the step's prompts, each
+    with a sample or more."""
+    if not filters:
+        return _Count((drawn, drawn * rounds), (drawn * samples, drawn * rounds * samples))
+    least = most = samples
+    for params in (f.params for f in filters if isinstance(f.params, FilterParams)):
+        if params.unit == "sample" and params.keep_top is not None and params.within == "group":
+            least, most = min(least, int(share_of(params.keep_top, samples))), int(share_of(params.keep_top, samples))
+        elif params.unit == "sample":
+            least = 1
+    left = prompts if last else drawn * rounds
+    return _Count((prompts, left), (prompts * least, left * most))
 
 
 def _picked(count: _Count) -> _Count:
