@@ -6,14 +6,17 @@ edge is one (source, target) pair of the flow after commas are fanned out; its i
 
 from __future__ import annotations
 
+from collections import deque
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from flowrl.diag.span import Span
 from flowrl.graph.params import EngineParams, ForwardParams, OpParams, OptimizerParams
 from flowrl.graph.types import Field, Granularity, Unit
+
+_T = TypeVar("_T")
 
 
 class Kind(StrEnum):
@@ -197,10 +200,24 @@ class Graph(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the passes already applied, in order."""
 
     def op(self, id: str) -> Op:
-        return next(op for op in self.ops if op.id == id)
+        return _indexed(self.ops, "id")[id]
 
     def role(self, name: str) -> Role:
-        return next(role for role in self.roles if role.name == name)
+        return _indexed(self.roles, "name")[name]
 
     def model(self, name: str) -> Model:
-        return next(model for model in self.models if model.name == name)
+        return _indexed(self.models, "name")[name]
+
+
+_indexes: deque[tuple[tuple[object, ...], dict[str, Any]]] = deque(maxlen=16)
+
+
+def _indexed(parts: tuple[_T, ...], name: str) -> dict[str, _T]:
+    """Parts of a graph by name. A frozen graph has no place to keep it, so the last few are kept here, by identity; of
+    parts with one name the first counts."""
+    for known, index in _indexes:
+        if known is parts:
+            return index
+    index = {getattr(part, name): part for part in reversed(parts)}
+    _indexes.appendleft((parts, index))
+    return index

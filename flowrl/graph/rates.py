@@ -119,6 +119,8 @@ class _Builder:
         self.ops = {op.id: op for op in graph.ops}
         self.actor_of = _actors(graph)
         ahead = [steps_ahead(graph, edge) for edge in graph.edges if edge.kind is EdgeKind.WEIGHTS]
+        self._firings: dict[str, Fraction] = {}
+        self._sizes: dict[str, Fraction] = {}
         self.steps_held = READ_AND_MADE + max(ahead, default=0)
 
     def build(self) -> RateGraph:
@@ -129,6 +131,11 @@ class _Builder:
 
     def firings(self, op: Op) -> Fraction:
         """How often the op fires a step, from its own rows and granularity alone. Of an update: what its keys say."""
+        if op.id not in self._firings:
+            self._firings[op.id] = self._fired(op)
+        return self._firings[op.id]
+
+    def _fired(self, op: Op) -> Fraction:
         if isinstance(op.params, UpdateParams):
             return Fraction(op.params.updates * op.params.epochs)
         return self._rows(op) / self._firing(op) if self.streamed else Fraction(1)
@@ -215,8 +222,10 @@ class _Builder:
         return Fraction(max(1, self.rows.nominal(op)[0]))
 
     def _rows(self, op: Op) -> Fraction:
-        prompts, samples = self.rows.nominal(op)
-        return Fraction(max(1, prompts if op.granularity is Granularity.PROMPT else samples))
+        if op.id not in self._sizes:
+            prompts, samples = self.rows.nominal(op)
+            self._sizes[op.id] = Fraction(max(1, prompts if op.granularity is Granularity.PROMPT else samples))
+        return self._sizes[op.id]
 
     def _minibatch(self, op: Op) -> Fraction:
         """Prompts of one update: the whole number nearest below an even share."""

@@ -155,16 +155,21 @@ def _near_file(path: Path) -> list[Help]:
 
 def _definition(tree: ast.Module, name: str) -> _Function | str | None:
     """The last top-level definition of the name; in words if it is no function whose parameters stand there."""
-    found: _Function | str | None = None
+    return _definitions(tree).get(name)
+
+
+@lru_cache(maxsize=64)
+def _definitions(tree: ast.Module) -> Mapping[str, _Function | str]:
+    found: dict[str, _Function | str] = {}
     for statement in _top_level(tree.body):
-        if isinstance(statement, _Function) and statement.name == name:
-            found = statement
-        elif isinstance(statement, ast.ClassDef) and statement.name == name:
-            found = "a class"
-        elif isinstance(statement, ast.Assign | ast.AnnAssign) and name in _assigned(statement):
-            found = "an assignment"
-        elif isinstance(statement, ast.Import | ast.ImportFrom) and name in _imported(statement):
-            found = "an import"
+        if isinstance(statement, _Function):
+            found[statement.name] = statement
+        elif isinstance(statement, ast.ClassDef):
+            found[statement.name] = "a class"
+        elif isinstance(statement, ast.Assign | ast.AnnAssign):
+            found |= dict.fromkeys(_assigned(statement), "an assignment")
+        elif isinstance(statement, ast.Import | ast.ImportFrom):
+            found |= dict.fromkeys(_imported(statement), "an import")
     return found
 
 
