@@ -121,10 +121,11 @@ class Workload:
         return next((tuple(self._ops[id] for id in group) for group in self._interactions if op.id in group), ())
 
     def turns(self, op: Op) -> Given:
-        """Mean turns of an episode of an environment's step."""
-        said = self._counts.assumed(op)
-        if said is not None and said.turns is not None:
-            return Given(said.turns, said.origin)
+        """Mean turns of an episode of an environment's step, as assumed of it or of a generator that it talks to."""
+        for each in (op, *self.interaction(op)):
+            said = self._counts.assumed(each)
+            if said is not None and said.turns is not None:
+                return Given(said.turns, said.origin)
         most = op.params.max_turns if isinstance(op.params, EnvParams) else 1
         return Given(max(1.0, MEAN_SHARE * most), f"rule: half of max_turns {most}")
 

@@ -254,6 +254,8 @@ def _of_assumptions(stage: Stage) -> Iterator[Idle]:
         if role is None:
             continue
         takes = {"generate": ("response_tokens",), "step": ("turns",), "select": ("keep",), "score": ("share",)}
+        if isinstance(role, schema.RewardRole) and role.judge is not None:
+            takes |= {"score": ("share", "response_tokens"), "compare": ("response_tokens",)}
         for key in ("response_tokens", "turns", "keep", "share"):
             if key not in takes.get(method, ()) and not (key == "turns" and method == "generate"):
                 yield ("assume", op, key), f"`{op}` has none"
