@@ -188,7 +188,7 @@ class RewardRole(RoleBase):
     unit: Literal["sample", "turn", "token"] = "sample"
     """What one reward belongs to. Default sample."""
     timeout_seconds: PositiveNumber | None = None
-    """Of one call of the function. Default none."""
+    """Of one call of the function or judge. Default none."""
     micro_batch_tokens: Positive = 16384
     """Tokens of one forward of a reward model on a rank. Default 16384."""
 
