@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
-from flowrl.graph.graph import Graph
+from flowrl.graph.graph import EdgeKind, Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
 from flowrl.placement.checks import check_request
 from flowrl.placement.layouts import Laid, Layouts
 from flowrl.placement.options import Option, options
+from flowrl.placement.placed import sides
 from flowrl.placement.recompute import choices
 from flowrl.placement.request import PlacementRequest
 from flowrl.placement.row_checks import more_ranks_than_rows, starved
@@ -53,7 +54,7 @@ def search(
     layouts = Layouts(work, cluster)
     found = [option for option in options(graph, cluster, request) if only in (None, option.label)]
     if not found:
-        raise FlowError(_nothing_left(cluster, request))
+        raise FlowError(_nothing_left(graph, cluster, request))
 
     def candidate(option: Option, recompute: Mapping[str, str]) -> Candidate:
         laid = layouts.lay_out(option, recompute)
@@ -74,11 +75,16 @@ def _best_of(variants: Sequence[Candidate]) -> Candidate:
     return replace(best, variants=tuple(each for each in variants if each is not best))
 
 
-def _nothing_left(cluster: Cluster, request: PlacementRequest) -> Diagnostic:
+def _nothing_left(graph: Graph, cluster: Cluster, request: PlacementRequest) -> Diagnostic:
     devices = cluster.device_count
     why = f"{cluster.name} has {devices} device{'s' if devices > 1 else ''}"
+    span, apart = request.span, sides(graph)
     if request.pin or request.apart:
         why += ", and `pin` and `apart` exclude every way to share them"
+    elif apart:
+        names = " and ".join(f"`{name}`" for name in apart[0])
+        why += f", and {names} answer each other within an episode, so each needs devices of its own"
+        span = span or next((e.span for e in graph.edges if e.kind is EdgeKind.INTERACTION), None)
     else:
         why += ", and generators and trainers need one each at least"
-    return diagnose("FR0514", request.span, asked=f"`placement: {request.mode}`", why=why)
+    return diagnose("FR0514", span, asked=f"`placement: {request.mode}`", why=why)

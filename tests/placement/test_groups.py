@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowrl.compiler.lower.cluster import lower_cluster
+from flowrl.diag.diagnostic import FlowError
 from flowrl.machine.cluster import Cluster
 from flowrl.placement.options import options
 from flowrl.placement.placed import sides
@@ -65,6 +66,18 @@ def test_sides_of_an_interaction_never_share_a_pool(mode: Mode) -> None:
         home = {role: draft.name for draft in option.pools for role in draft.roles}
         assert home["alice"] != home["bob"]
         assert set(home) == {"alice", "bob", "alice_train"}
+
+
+def test_sides_that_find_no_devices_are_told_why() -> None:
+    with pytest.raises(FlowError) as caught:
+        told_text(DEBATE, "1x1xH100-80G")
+    (diagnostic,) = caught.value.diagnostics
+    assert diagnostic.code == "FR0514"
+    assert any("`alice` and `bob` answer each other" in note for note in (diagnostic.why or "", *diagnostic.notes))
+    assert (
+        diagnostic.labels[0].span.line
+        == DEBATE.splitlines().index("  - alice.generate, bob.generate <-> room.step") + 1
+    )
 
 
 def test_a_free_role_of_explicit_pools_avoids_the_other_side() -> None:
