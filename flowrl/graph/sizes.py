@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
-from math import gcd
 
 from flowrl.graph.rows import share_of
+
+WINDOW = 4096
+"""How far from a number a legal one is looked for."""
 
 
 def nearest_divisors(number: int, near: int) -> tuple[int, ...]:
@@ -30,12 +33,11 @@ def nearest_shares(share: float, count: int) -> tuple[str, ...]:
     return tuple(_written(rows, count) for rows in (below, below + 1) if 1 <= rows <= count)
 
 
-def whole_for_share(share: float, updates: int, samples: int = 1) -> int:
-    """The least number of prompts, with `samples` rows each, whose `share` is a whole number of rows that `updates`
-    divides; all other such numbers are its multiples."""
-    exact = Fraction(str(share)) * samples
-    factor = updates * exact.denominator
-    return factor // gcd(factor, exact.numerator)
+def nearest_legal(is_legal: Callable[[int], bool], near: int) -> tuple[int, ...]:
+    """The greatest legal number below `near` and the least above it, as far as `WINDOW` away."""
+    below = (n for n in range(near - 1, max(0, near - WINDOW), -1) if is_legal(n))
+    above = (n for n in range(near + 1, near + WINDOW) if is_legal(n))
+    return tuple(n for n in (next(below, None), next(above, None)) if n is not None)
 
 
 def _divisors(number: int) -> list[int]:

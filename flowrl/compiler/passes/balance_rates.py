@@ -13,7 +13,7 @@ from flowrl.graph.rates import crossing_inputs, step_rates, updates_per_step
 from flowrl.graph.rows import Rows, share_of, trained_ops
 from flowrl.graph.sdf import Balance, Conflict, balance
 from flowrl.graph.signatures import ESTIMATORS, LOSSES
-from flowrl.graph.sizes import nearest_divisors, nearest_multiples, nearest_shares, whole_for_share
+from flowrl.graph.sizes import nearest_divisors, nearest_legal, nearest_multiples, nearest_shares
 
 
 def balance_rates(graph: Graph) -> Graph:
@@ -82,15 +82,14 @@ def _part_of_a_row(graph: Graph, rows: Rows, op: Op) -> Diagnostic | None:
     if in_group:
         count, what = samples // prompts, "samples of a prompt"
     left = share_of(params.keep_top, count)
-    if count == 0 or (left.denominator == 1 and left > 0):
+    if rows.bounds(op).fixed is None or count == 0 or _is_whole(params.keep_top, count):
         return None
-    factor = whole_for_share(params.keep_top, 1, 1 if params.unit == "group" else samples // prompts)
-    legal = [f"keep_top {_either(nearest_shares(params.keep_top, count))}"]
-    if in_group:
-        each = nearest_multiples(whole_for_share(params.keep_top, 1), count)
-        legal.append(f"samples_per_prompt {_either(each)}")
-    elif prompts == graph.step.prompts and factor <= 16 * prompts:
-        legal.append(f"prompts {_either(nearest_multiples(factor, prompts))}")
+    share, width = params.keep_top, 1 if params.unit == "group" or in_group else samples // prompts
+    sizes = nearest_legal(lambda n: _is_whole(share, n * width), count // width)
+    legal = [f"keep_top {_either(nearest_shares(share, count))}"]
+    if in_group or prompts == graph.step.prompts:
+        key = "samples_per_prompt" if in_group else "prompts"
+        legal += [f"{key} {_either(sizes)}"] if sizes else []
     span = op.spans.get("keep_top") or op.span
     product = f"{float(left):.6g}"
     return diagnose(
@@ -107,8 +106,8 @@ def _part_of_a_row(graph: Graph, rows: Rows, op: Op) -> Diagnostic | None:
 def _of_filters(graph: Graph, rows: Rows, op: Op, params: UpdateParams) -> Iterator[Diagnostic]:
     """What filters above an update must not do to its minibatches."""
     filters = [(f, f.params) for f in rows.filters(op) if isinstance(f.params, FilterParams)]
-    random = [f for f, p in filters if p.keep_top is None]
-    if random and params.updates > 1 and graph.step.refill is None:
+    random = [f for f, p in filters if p.keep_top is None or (p.unit == "sample" and p.within == "step")]
+    if random and params.updates > 1 and rows.prompts(op).fixed is None:
         span = op.spans.get("updates") or graph.step.spans.get("updates") or op.span
         yield diagnose("FR0314", span, op=op.id, updates=params.updates, filter=random[0].role)
     if not LOSSES[params.loss].whole_groups:
@@ -139,7 +138,8 @@ def _told(graph: Graph, rows: Rows, conflict: Conflict) -> Iterator[tuple[tuple[
         return
     target = graph.op(edge.target) if edge is not None else None
     if target is not None and isinstance(target.params, UpdateParams):
-        yield ("divide", target.id), _indivisible(graph, rows, target, target.params)
+        if rows.prompts(target).fixed is not None:  # else FR0314 says so
+            yield ("divide", target.id), _indivisible(graph, rows, target, target.params)
         return
     crossing = [i for i in crossing_inputs(rows, target) if edge and i.source == edge.source] if target else []
     if target is None or not crossing:
@@ -170,17 +170,37 @@ def _indivisible(graph: Graph, rows: Rows, op: Op, params: UpdateParams) -> Diag
         updates=updates,
         quotient=quotient,
         rest=rest,
-        near_prompts=_either(nearest_multiples(_factor(rows, op, updates), step.prompts)),
+        near_prompts=_either(_near_prompts(rows, op, updates, step.prompts)),
         near_updates=_either(nearest_divisors(prompts, updates)),
     )
 
 
-def _factor(rows: Rows, op: Op, updates: int) -> int:
-    """Numbers of prompts that are legal for so many updates are the multiples of this, or of a multiple of it."""
-    for each in rows.filters(op):
-        if isinstance(each.params, FilterParams) and each.params.keep_top is not None and not rows.refilled(op):
-            updates = whole_for_share(each.params.keep_top, updates)
-    return updates
+def _near_prompts(rows: Rows, op: Op, updates: int, prompts: int) -> tuple[int, ...]:
+    """Numbers of prompts near those of the step of which filters leave a number that `updates` divides."""
+    shares = [
+        f.params.keep_top for f in rows.filters(op) if isinstance(f.params, FilterParams) and _of_groups(f.params)
+    ]
+    if not shares or rows.refilled(op):
+        return nearest_multiples(updates, prompts)
+
+    def is_legal(count: int) -> bool:
+        for share in shares:
+            if not _is_whole(share or 1.0, count):
+                return False
+            count = int(share_of(share or 1.0, count))
+        return count % updates == 0
+
+    return nearest_legal(is_legal, prompts)
+
+
+def _of_groups(params: FilterParams) -> bool:
+    return params.keep_top is not None and params.unit == "group"
+
+
+def _is_whole(share: float, count: int) -> bool:
+    """Whether a share of so many rows is a whole number of them, and not none."""
+    left = share_of(share, count)
+    return left.denominator == 1 and left > 0
 
 
 def _unpublished(graph: Graph, edge: Edge) -> Diagnostic:
