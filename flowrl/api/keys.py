@@ -104,15 +104,26 @@ def _below(schema: Json, node: Json, path: tuple[str, ...], seen: tuple[str, ...
         within = (*seen, name) if name else seen
         children: list[tuple[str, Json]] = list(cast("Mapping[str, Json]", form.get("properties", {})).items())
         for pattern, child in cast("Mapping[str, Json]", form.get("patternProperties", {})).items():
-            children.append((f"{pattern.removeprefix('^')}LABEL", child))
+            children.append((_labelled_name(pattern), child))
         for many in ("additionalProperties", "items"):
             if isinstance(form.get(many), Mapping) and form[many]:
                 children.append((ANY, form[many]))
         for key, child in children:
             # `assume` names an op, ROLE.OP.
             here = (*path, key, ANY) if key == ANY and path[-1:] == ("assume",) else (*path, key)
-            yield here, child
-            yield from _below(schema, child, here, within)
+            if _is_told(schema, child):
+                yield here, child
+                yield from _below(schema, child, here, within)
+
+
+def _is_told(schema: Json, node: Json) -> bool:
+    """Whether it says what a value is, and does not only narrow what another schema says."""
+    return "description" in node or any("type" in form or "enum" in form for form, _ in _forms(schema, node))
+
+
+def _labelled_name(pattern: str) -> str:
+    """`^generate@…` → `generate@LABEL`."""
+    return f"{pattern.removeprefix('^').partition('@')[0]}@LABEL"
 
 
 def _forms(schema: Json, node: Json) -> Iterator[tuple[Json, str]]:
@@ -122,10 +133,10 @@ def _forms(schema: Json, node: Json) -> Iterator[tuple[Json, str]]:
         for form, inner in _forms(schema, schema["$defs"][name]):
             yield form, inner or name
         return
-    parts = [part for union in ("anyOf", "oneOf", "allOf") for part in node.get(union, [])]
+    parts = [part for union in ("anyOf", "oneOf") for part in node.get(union, [])]
     # A role that has its kind by name.
     parts += [node["else"]] if "else" in node else []
-    if not parts:
+    if not parts or "properties" in node:
         yield node, ""
     for part in parts:
         yield from _forms(schema, part)
@@ -136,6 +147,8 @@ def _key(schema: Json, path: tuple[str, ...], node: Json) -> Key:
     keys = dict.fromkeys(key for form, _ in forms for key in (*form.get("properties", {}), *_patterns(form)))
     words = dict.fromkeys(word for form, name in forms if name != _TEMPLATE and (word := _type(schema, form)))
     words.pop("null", None)
+    if any("enum" in form for form, _ in forms):
+        words.pop("text", None)  # only a template may be any text there
     doc, default = _parted(" ".join(str(node.get("description") or _own_doc(forms)).split()))
     return Key(
         path=".".join(path).replace("@LABEL", "@*"),
@@ -156,7 +169,7 @@ def _parted(doc: str) -> tuple[str, str | None]:
 
 
 def _patterns(form: Json) -> list[str]:
-    return [f"{pattern.removeprefix('^')}LABEL" for pattern in form.get("patternProperties", {})]
+    return [_labelled_name(pattern) for pattern in form.get("patternProperties", {})]
 
 
 def _own_doc(forms: list[tuple[Json, str]]) -> str:
@@ -166,7 +179,7 @@ def _own_doc(forms: list[tuple[Json, str]]) -> str:
 def _type(schema: Json, form: Json) -> str:
     if "enum" in form or "const" in form:
         return ", ".join(str(choice) for choice in form.get("enum", [form.get("const")]))
-    kind = str(form.get("type", ""))
+    kind = _kind(form)
     if kind == "array":
         inner = [_type(schema, each) for each, name in _forms(schema, form.get("items", {})) if name != _TEMPLATE]
         return f"list of {' or '.join(dict.fromkeys(filter(None, inner))) or 'any'}"
@@ -180,6 +193,17 @@ def _type(schema: Json, form: Json) -> str:
     }
     told = [f"{words} {form[bound]:g}" for bound, words in bounds.items() if bound in form]
     return " ".join([{"string": "text"}.get(kind, kind), *told])
+
+
+def _kind(form: Json) -> str:
+    """The type's name. A template may stand in the place of any value, which goes without saying."""
+    kinds = form.get("type", "")
+    if isinstance(kinds, str):
+        return kinds
+    named = [str(kind) for kind in cast("list[str]", kinds) if kind != "null"]
+    if len(named) > 1 and "pattern" in form:
+        named.remove("string")
+    return named[0] if named else ""
 
 
 def _default(node: Json) -> str | None:
