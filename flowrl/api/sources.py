@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import cast
 
 from flowrl.graph.graph import Graph
-from flowrl.graph.params import DataParams, ScoreParams
+from flowrl.graph.params import CallParams, DataParams, EnvParams, FilterParams, OpParams, ScoreParams
 from flowrl.plan.digests import digest_file
 from flowrl.plan.plan import Source
 from flowrl.spec.flow import FlowSpec
@@ -28,17 +29,33 @@ def _flow_files(spec: FlowSpec) -> list[tuple[str, str]]:
 
 
 def _graph_files(graph: Graph) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for op in graph.ops:
-        if isinstance(op.params, DataParams) and op.params.source:
-            found.append(_data_file(op.params.source))
-        if isinstance(op.params, ScoreParams) and op.params.function and not op.params.function.startswith("flowrl:"):
-            found.append(("function", op.params.function.rpartition(":")[0]))
+    found = [pair for op in graph.ops for pair in _op_files(op.params)]
     for model in graph.models:
         config = f"{model.source}/config.json"
         if model.inline is None and not model.source.startswith("stages."):
             found.append(("model", config))
     return found
+
+
+def _op_files(params: OpParams | None) -> Iterator[tuple[str, str]]:
+    """Data, the user's functions and environments (`FILE.py:NAME`), and templates."""
+    if isinstance(params, DataParams):
+        yield from [_data_file(params.source)] if params.source else []
+        yield from [("template", params.template)] if params.template is not None else []
+    functions: list[str | None] = []
+    if isinstance(params, ScoreParams | FilterParams | CallParams):
+        functions.append(params.function)
+    if isinstance(params, EnvParams):
+        functions.append(params.env)
+    judge = params.extra.get("judge") if isinstance(params, ScoreParams) else None
+    if isinstance(judge, dict):
+        block = cast("dict[str, str]", judge)
+        functions.append(block["parse"])
+        yield "template", block["template"]
+    for function in functions:
+        file = "" if function is None else function.rpartition(":")[0]
+        if file.endswith(".py"):
+            yield "function", file
 
 
 def _data_file(source: str) -> tuple[str, str]:
