@@ -3,7 +3,8 @@
 Takes a graph at any stage (names must fit), gives counts. A *sample space* is what one call of generate opens: the
 prompts of the step with `samples_per_prompt` samples each; generators of one interaction share theirs; without a
 generator it is the data set's own rows (pairs have two a prompt). A filter that drops takes its rows from everything
-below it and from every update of its space; with `step.refill` exactly `step.prompts` prompts stay in the end.
+below it and from every update of its space, as `when_stale: drop` takes old samples from the updates; with
+`step.refill` exactly `step.prompts` prompts stay in the end.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ class Rows:
         dropping = [op for op in graph.ops if isinstance(op.params, FilterParams) and op.params.action == "drop"]
         self._below = {f.id: reachable([f.id], pairs) - {f.id} for f in dropping}
         """Each dropping filter and the ops below it."""
+        self._ageing = _ageing(graph)
         self._feeding = {f.id: reachable([f.id], [(b, a) for a, b in pairs]) - {f.id} for f in dropping}
         masking = [op for op in graph.ops if isinstance(op.params, FilterParams) and op not in dropping]
         self._masked = {f.id: reachable([f.id], pairs) - {f.id} for f in masking}
@@ -143,7 +145,13 @@ class Rows:
 
     def refilled(self, op: Op) -> bool:
         """Whether more prompts are drawn for the op's rows until enough are left."""
-        return self.graph.step.refill is not None and not self.whole_set(op) and any(self._touches(op))
+        if self.graph.step.refill is None or self.whole_set(op):
+            return False
+        return bool(self._touches(op)) or self.drops_stale(op)
+
+    def drops_stale(self, op: Op) -> bool:
+        """Whether samples of the op's space are dropped that are too old to train on (`when_stale: drop`)."""
+        return bool(self._ageing & self._spaces[op.id])
 
     def _width(self, op: Op) -> int:
         """Samples of a prompt that the op works on."""
@@ -170,12 +178,15 @@ class Rows:
         if step.refill is not None and self.refilled(op):
             drawn = ceil(step.prompts * Fraction(str(step.refill.oversample)))
             last = set(self._touches(op)) <= {f.id for f in filters}
+            last = last and (op.method == "update" or not self.drops_stale(op))
             count = _refilled(step.prompts, drawn, step.refill.max_rounds, samples, filters, last)
         else:
             count = _count(step.prompts, samples)
             for each in filters:
                 assert isinstance(each.params, FilterParams)
                 count = filtered(count.prompts, count.samples, each.params, samples)
+            if op.method == "update" and self.drops_stale(op):
+                count = _Count((0, count.prompts[1]), (0, count.samples[1]))
         return _picked(count) if self._reads_pairs(op) else count
 
     def _shares(self, id: str, op: Op) -> bool:
@@ -256,7 +267,7 @@ def _count(prompts: int, samples: int) -> _Count:
 def _refilled(prompts: int, drawn: int, rounds: int, samples: int, filters: tuple[Op, ...], last: bool) -> _Count:
     """Above the filters everything that is drawn, in one round or in all; below the last one the step's prompts, each
     with a sample or more."""
-    if not filters:
+    if not filters and not last:
         return _Count((drawn, drawn * rounds), (drawn * samples, drawn * rounds * samples))
     least = most = samples
     for params in (f.params for f in filters if isinstance(f.params, FilterParams)):
@@ -273,6 +284,15 @@ def _picked(count: _Count) -> _Count:
     return _Count(
         count.prompts, (min(PAIR * count.prompts[0], count.samples[0]), min(PAIR * count.prompts[1], count.samples[1]))
     )
+
+
+def _ageing(graph: Graph) -> frozenset[str]:
+    """The calls of generate whose samples are dropped once they are too old: an update drops them, so where `=>` has a
+    lag above 0."""
+    if graph.schedule.when_stale != "drop":
+        return frozenset()
+    behind = {e.target.partition(".")[0] for e in graph.declared if e.kind is EdgeKind.WEIGHTS and e.tokens > 1}
+    return frozenset(op.id for op in graph.ops if isinstance(op.params, GenerateParams) and op.role in behind)
 
 
 def _sources(graph: Graph) -> Mapping[str, frozenset[str]]:

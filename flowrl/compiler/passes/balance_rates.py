@@ -107,9 +107,11 @@ def _of_filters(graph: Graph, rows: Rows, op: Op, params: UpdateParams) -> Itera
     """What filters above an update must not do to its minibatches."""
     filters = [(f, f.params) for f in rows.filters(op) if isinstance(f.params, FilterParams)]
     random = [f for f, p in filters if p.keep_top is None or (p.unit == "sample" and p.within == "step")]
-    if random and params.updates > 1 and rows.prompts(op).fixed is None:
+    if params.updates > 1 and rows.prompts(op).fixed is None:
         span = op.spans.get("updates") or graph.step.spans.get("updates") or op.span
-        yield diagnose("FR0314", span, op=op.id, updates=params.updates, filter=random[0].role)
+        dropping = random[0].role if random else "when_stale: drop"
+        instead = f"let `{dropping}` have `action: mask`" if random else "set `when_stale: wait`"
+        yield diagnose("FR0314", span, op=op.id, updates=params.updates, dropping=dropping, instead=instead)
     if not LOSSES[params.loss].whole_groups:
         return
     paired = next((o for o in graph.ops if o.id in {i.source for i in op.inputs if i.slot == "pair_sign"}), None)

@@ -21,10 +21,9 @@ CODES: tuple[Code, ...] = (
     Code(
         id="FR0314",
         headline="minibatches of unknown size",
-        label="{updates} updates share what `{filter}` leaves of the step, which changes from step to step",
+        label="{updates} updates share what `{dropping}` leaves of the step, which changes from step to step",
         why="all updates of a step take the same number of prompts, known before it begins",
-        help="fill the step up again with `step.refill: {{max_rounds: 4}}`, let `{filter}` have `action: mask`, or "
-        "train with one update",
+        help="fill the step up again with `step.refill: {{max_rounds: 4}}`, {instead}, or train with one update",
     ),
     Code(
         id="FR0315",

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from flowrl.graph.graph import Graph
 from flowrl.graph.params import DataParams, GenerateParams
+from flowrl.graph.rates import RowBounds, rows_per_step
 from flowrl.graph.sizes import nearest_divisors, nearest_multiples
 from tests.compiler.flows import GRPO, PPO, compiled, refused
 
@@ -168,6 +169,20 @@ def test_updates_share_what_a_fixed_filter_leaves(share: int, prompts: int, upda
 def test_minibatches_have_a_size_that_is_known(unit: str, keep: str, more: str, codes: list[str]) -> None:
     assert [d.code for d in refused(_filtered(unit, keep, 8, 2, more))] == codes
     assert refused(_filtered(unit, keep, 8, 1, more)) == []
+
+
+def test_stale_samples_that_are_dropped_leave_a_step_of_unknown_size() -> None:
+    text = _sized(8, 2).replace("\nstep:", "\nschedule: {max_lag: 1, when_stale: drop}\nstep:")
+    (problem,) = refused(text)
+    assert problem.code == "FR0314"
+    assert "`when_stale: drop`" in problem.labels[0].text
+    assert refused(text.replace("max_lag: 1", "max_lag: 0")) == []
+    one = compiled(text.replace("updates: 2", "updates: 1"))
+    assert rows_per_step(one, one.op("actor_train.update")) == RowBounds(0, 32)
+    assert rows_per_step(one, one.op("reward.score")) == RowBounds(32, 32)
+    filled = compiled(text.replace("updates: 2", "updates: 2, refill: {max_rounds: 3}"))
+    assert rows_per_step(filled, filled.op("actor_train.update")) == RowBounds(32, 32)
+    assert rows_per_step(filled, filled.op("reward.score")) == RowBounds(32, 96)
 
 
 @given(updates=st.integers(1, 6), epochs=st.integers(1, 3), every=st.integers(1, 12))
