@@ -58,8 +58,12 @@ class FlowCommand(click.Command):
             # A run that a signal ended has the shell's status for it (130 for Ctrl-C).
             status = getattr(error, "exit_status", None) or worst(error.diagnostics)
             raise click.exceptions.Exit(status) from None
-        except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
+        except BrokenPipeError:
+            # The reader of our output went away (`flowrl plan … | head`): nothing is left to say, not even at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise click.exceptions.Exit(0) from None
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
             if package not in EXTRAS:
@@ -162,10 +166,6 @@ def run_group(group: click.Group, arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted", err=True)
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output went away (`flowrl plan … | head`): nothing is left to say, not even at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except Exception as error:
         return Voice().internal(error)
     return code if isinstance(code, int) else 0
