@@ -25,6 +25,7 @@ USAGE = 2
 INTERRUPTED = 130
 PLAIN_WIDTH = 100
 """Columns where no terminal says how many it has."""
+YAML = (".yaml", ".yml")
 PRESET = "preset:"
 """How spans name a preset's file."""
 WIDEST = 120
@@ -136,11 +137,13 @@ def worst(diagnostics: Sequence[Diagnostic]) -> int:
 
 
 def count_line(diagnostics: Sequence[Diagnostic]) -> str:
-    """`no errors` or `2 errors, 1 warning`."""
+    """`no errors`, or `2 errors, 1 warning`, with how many of them have a certain fix."""
     errors = sum(d.severity == Severity.ERROR for d in diagnostics)
     warnings = sum(d.severity == Severity.WARNING for d in diagnostics)
     parts = [f"{n} {word}{'' if n == 1 else 's'}" for n, word in ((errors, "error"), (warnings, "warning")) if n]
-    return ", ".join(parts) or "no errors"
+    certain = sum(any(h.certain and h.span and h.span.file.endswith(YAML) for h in d.helps) for d in diagnostics)
+    mended = [f"`check --fix` mends {certain}"] if certain else []
+    return "; ".join([", ".join(parts) or "no errors", *mended])
 
 
 def as_json(value: object) -> str:

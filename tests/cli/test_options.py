@@ -30,7 +30,7 @@ def test_options_are_as_in_the_golden(golden: Golden) -> None:
 def test_every_command_and_option_is_in_the_reference() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     for name, command in flowrl.commands.items():
-        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}")]
+        row = next(line for line in page.splitlines() if line.startswith(f"| `{name}"))
         options = {opt for p in command.params if isinstance(p, click.Option) for opt in p.opts}
         shared = {"--format", "--width", "--output"}
         assert not {opt for opt in options - shared if opt not in row}, name
