@@ -46,25 +46,28 @@ def _contradictions(graph: Graph, op: Op) -> Iterator[Diagnostic]:
     if context is None:
         return
     span = op.spans.get("max_context_tokens") or op.span
+    data, prompt = _longest_prompt(graph, op) or ("", 1)
     if response > context:
         yield diagnose(
             "FR0242",
             span,
             problem=f"a response of `{op.id}` may have {response:,} tokens, prompt and response {context:,}",
             why=f"max_response_tokens {response:,} > max_context_tokens {context:,}",
-            fix=f"set `max_context_tokens: {response + 1}` or more, or `max_response_tokens: {context - 1}` or less",
+            fix=f"set `max_context_tokens: {response + prompt}`" + _or_less("max_response_tokens", context - prompt),
         )
-        return
-    prompt = _longest_prompt(graph, op)
-    if prompt is not None and prompt[1] >= context:
-        data, tokens = prompt
+    elif data and prompt >= context:
         yield diagnose(
             "FR0242",
             span,
-            problem=f"a prompt of `{data}` may have {tokens:,} tokens, and `{op.id}` takes {context:,} in all",
-            why=f"max_context_tokens {context:,} - max_prompt_tokens {tokens:,} leaves no token for a response",
-            fix=f"set `max_context_tokens: {tokens + response}`, or `max_prompt_tokens: {context - 1}` or less",
+            problem=f"a prompt of `{data}` may have {prompt:,} tokens, and `{op.id}` takes {context:,} in all",
+            why=f"max_context_tokens {context:,} - max_prompt_tokens {prompt:,} leaves no token for a response",
+            fix=f"set `max_context_tokens: {response + prompt}`" + _or_less("max_prompt_tokens", context - 1),
         )
+
+
+def _or_less(key: str, most: int) -> str:
+    """A second edit, where a length is left for it."""
+    return f", or `{key}: {most}` or less" if most > 0 else ""
 
 
 def _longest_prompt(graph: Graph, op: Op) -> tuple[str, int] | None:

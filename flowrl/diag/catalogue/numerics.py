@@ -18,8 +18,8 @@ CODES: tuple[Code, ...] = (
         severity="warning",
         label="`{op}` divides by the log-probs of `{rollout}`, which `{theirs}` made; `{ours}` trains",
         why="two engines differ on the same tokens, and the samples may be old: one ratio mixes both",
-        help="add `correction: {{name: tis, unit: token, cap: 2.0}}` to `{role}.update`, or write "
-        "`old_log_probs: recompute`",
+        help="write `old_log_probs: recompute` and `correction: {{name: tis, unit: token, cap: 2.0}}` on "
+        "`{role}.update`: the correction then bounds what the engines differ by",
     ),
     Code(
         id="FR0612",
