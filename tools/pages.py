@@ -24,8 +24,8 @@ from flowrl.spec.presets import preset_head, preset_names
 ROOT = Path(__file__).resolve().parents[1]
 PICTURED = "examples/ppo_7b.yaml"
 PICTURE_WIDTH = 100
-TEMPLATE = "Template"
-"""Stands beside the type of every scalar in the schema; FLOW_HEAD says it once."""
+WHOLE = "Whole"
+"""Definitions with this prefix say what must be given, and no key of their own."""
 Json = Mapping[str, Any]
 
 FLOW_HEAD = """# What may stand in a flow
@@ -94,7 +94,8 @@ def flow() -> str:
     schema = api.schema()
     definitions = cast("Mapping[str, Json]", schema.get("$defs", {}))
     sections = [section("Flow", schema)]
-    sections += [section(title(name), definition) for name, definition in sorted(definitions.items())]
+    shown = {name: definition for name, definition in definitions.items() if not name.startswith(WHOLE)}
+    sections += [section(title(name), definition) for name, definition in sorted(shown.items())]
     return FLOW_HEAD + "".join(part for part in sections if part)
 
 
@@ -135,8 +136,6 @@ def type_of(value: Json) -> str:
     """A short word for the type of a schema's value."""
     if "$ref" in value:
         name = title(str(value["$ref"]).rpartition("/")[2])
-        if name == TEMPLATE:
-            return name
         return f"[{name}](#{name.lower().replace(' ', '-')})"
     if "enum" in value or "const" in value:
         choices = cast("list[object]", value.get("enum", [value.get("const")]))
@@ -144,8 +143,9 @@ def type_of(value: Json) -> str:
     for union in ("anyOf", "oneOf"):
         if union in value:
             parts = [type_of(part) for part in cast("list[Json]", value[union])]
-            return " or ".join(dict.fromkeys(part for part in parts if part not in ("null", TEMPLATE)))
-    kind = str(value.get("type", "any"))
+            return " or ".join(dict.fromkeys(part for part in parts if part != "null"))
+    types = value.get("type", "any")  # of several the last is `string`, for templates
+    kind = types if isinstance(types, str) else cast("list[str]", types)[0]
     if kind == "array":
         return f"list of {type_of(cast('Json', value.get('items', {})))}"
     inner = value.get("additionalProperties")

@@ -21,9 +21,9 @@ INHERITED = ("cluster", "models", "data", "run")
 
 LARGEST_INT = 1 << 63
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*\Z")
 _NAME_RULE = "letters, digits, `_` and `-`, and no digit first"
-_FLOW_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\Z")
+FLOW_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\Z")
 _FLOW_NAME_RULE = "a run's folder has this name: letters, digits, `_`, `-` and `.`, at most 100"
 _NAMED: tuple[Path, ...] = (("models",), ("data",), ("roles",), ("placement", "pools"), ("cluster", "groups"))
 
@@ -67,7 +67,7 @@ def _check_flow_name(root: MappingNode, path: Path) -> Iterator[Diagnostic]:
     node = descend(root, (*path, "name"))
     if not isinstance(node, ScalarNode) or not isinstance(node.value, str):
         return
-    pattern, rule = (_NAME, _NAME_RULE) if path else (_FLOW_NAME, _FLOW_NAME_RULE)
+    pattern, rule = (NAME, _NAME_RULE) if path else (FLOW_NAME, _FLOW_NAME_RULE)
     if pattern.match(node.value) is None:
         yield diagnose("FR0124", node.span, name=node.value, rule=rule)
 
@@ -78,7 +78,7 @@ def _check_names(root: MappingNode, path: Path) -> Iterator[Diagnostic]:
         if not isinstance(node, MappingNode):
             continue
         for name, entry in node.entries.items():
-            if _NAME.match(name) is None:
+            if NAME.match(name) is None:
                 yield diagnose("FR0124", entry.key_span, name=name, rule=_NAME_RULE)
             elif section == ("roles",) and name in ("data", "stages"):
                 yield diagnose("FR0124", entry.key_span, name=name, rule="this name is reserved for the section")
@@ -99,7 +99,7 @@ def _check_arguments(name: str, node: Node, keys: tuple[str, ...]) -> Iterator[D
 def _check_labels(role: MappingNode) -> Iterator[Diagnostic]:
     for key, entry in role.entries.items():
         label = key.removeprefix(LABEL_PREFIX)
-        if key.startswith(LABEL_PREFIX) and _NAME.match(label) is None:
+        if key.startswith(LABEL_PREFIX) and NAME.match(label) is None:
             yield diagnose("FR0124", entry.key_span, name=label, rule=f"a label is {_NAME_RULE}")
 
 

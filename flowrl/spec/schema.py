@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from flowrl.spec.blocks import (
     ClipDocument,
@@ -65,6 +65,11 @@ Cluster = Annotated[Annotated[str, Scalar] | Annotated[ClusterDocument, Mapping]
 Edges = Annotated[tuple[EdgeDocument, ...], Field(strict=False)]
 
 
+def _whole(value: Any) -> Any:
+    """`true` and `1.0` equal 1 in Python, and are no version."""
+    return value if type(value) is int else str(value)
+
+
 class StageDocument(Document):
     """One flow of `stages:`; in `FlowSpec.stages` with everything it inherits."""
 
@@ -104,7 +109,7 @@ class StageDocument(Document):
 class FlowDocument(Document):
     """A whole file: one flow, or `stages:` with what they share."""
 
-    flowrl: Literal[1]
+    flowrl: Annotated[Literal[1], BeforeValidator(_whole)]
     """Version of the language: 1."""
     name: str
     """Of the flow: letters, digits, - and _."""

@@ -10,12 +10,10 @@ import time
 from pathlib import Path
 from typing import get_args
 
-import jsonschema
 import pytest
-import yaml
 from hypothesis import given, settings
 
-from flowrl.spec import json_schema, load
+from flowrl.spec import load
 from flowrl.spec.document import Document, Extensible
 from flowrl.spec.json_schema import _field_docs, _subclasses
 from flowrl.spec.roles import DEFAULT_KINDS, KINDS, RoleBase, RoleDocument
@@ -28,7 +26,9 @@ from tests.spec.strategies import as_text, flow_texts
 ROOT = Path(__file__).resolve().parents[2]
 FLOWS = sorted((ROOT / "examples" / "flows").glob("*.yaml"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
-DOCUMENTS = sorted({cls for cls in _subclasses(Document) if cls not in (RoleBase, Extensible)}, key=lambda cls: cls.__name__)
+DOCUMENTS = sorted(
+    {cls for cls in _subclasses(Document) if cls not in (RoleBase, Extensible)}, key=lambda cls: cls.__name__
+)
 
 
 @pytest.mark.parametrize("file", FLOWS, ids=lambda file: file.name)
@@ -180,49 +180,6 @@ def test_annotation_of_a_path() -> None:
     found = annotation_at(FlowDocument, root, ("roles", "actor_train", "update", "clip_ratio"))
     assert expected(found) == "a number or a mapping {low, high}"
     assert annotation_at(FlowDocument, root, ("roles", "reward", "update")) is None
-
-
-SCHEMA = json_schema()
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
-
-
-def test_the_json_schema_is_one() -> None:
-    jsonschema.Draft202012Validator.check_schema(SCHEMA)
-    assert SCHEMA["properties"]["step"]["description"]
-
-
-@pytest.mark.parametrize("file", [*FLOWS, *EXAMPLES], ids=lambda file: file.name)
-def test_the_json_schema_accepts_the_flows(file: Path) -> None:
-    assert not list(VALIDATOR.iter_errors(yaml.safe_load(file.read_text(encoding="utf-8"))))
-
-
-@given(flow_texts())
-@settings(max_examples=15)
-def test_the_json_schema_accepts_what_the_loader_accepts(text: str) -> None:
-    assert not list(VALIDATOR.iter_errors(json.loads(text)))
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("prompts: 8", "promts: 8"),
-        ("prompts: 8", "prompts: eight"),
-        ("prompts: 8", "prompts: 0"),
-        ("step:", "placement: colocate\nstep:"),
-        ("loss: ppo", "los: ppo"),
-        ("reward: {", "rewards: {"),
-        ("{max_response_tokens: 64}", "{max_response_tokens: 64}, generate@val: {temperatur: 0}"),
-        ("- actor_train => actor_infer", "- {edge: a => b, every_step: 2}"),
-    ],
-)
-def test_the_json_schema_refuses_what_the_loader_refuses(old: str, new: str) -> None:
-    text = changed(GRPO, (old, new))
-    assert codes(text)
-    assert list(VALIDATOR.iter_errors(yaml.safe_load(text)))
-
-
-def test_the_json_schema_allows_templates_for_numbers() -> None:
-    assert not list(VALIDATOR.iter_errors(yaml.safe_load(changed(GRPO, ("prompts: 8", 'prompts: "{{ n }}"')))))
 
 
 def test_loading_is_quick() -> None:
