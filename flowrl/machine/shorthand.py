@@ -23,12 +23,14 @@ _SHORTHAND = re.compile(r"(?:(?P<nodes>\d+)x)?(?P<count>\d+)x(?P<device>[A-Za-z]
 _LARGEST = 1_000_000
 MOST_DOUBLINGS = 4
 MOST_DEVICES = 4096
+"""Of a larger cluster that is proposed."""
+MOST_PLANNED = 16_384
 
 
 def parse_cluster(text: str, span: Span | None = None) -> Cluster:
     """The cluster that `text` names. `span` is where the user wrote it; None makes one for the flag `--cluster`.
 
-    Raises FlowError FR0510 (not a shorthand), FR0511 (unknown device), FR0512 (does not fill whole nodes).
+    Raises FlowError FR0510 (not a shorthand), FR0511 (unknown device), FR0512 (does not fill whole nodes), FR0031.
     """
     span = span or Span("--cluster", 1, 1, 1, len(text) + 1)
     text = text.strip()
@@ -43,7 +45,14 @@ def parse_cluster(text: str, span: Span | None = None) -> Cluster:
         nodes, per_node = int(match["nodes"]), count
     else:
         nodes, per_node = _usual_nodes(count, name, card, span)
+    check_size(nodes * per_node, span)
     return Cluster(name=text, groups=(node_group(card, "nodes", nodes, per_node),))
+
+
+def check_size(devices: int, span: Span | None) -> None:
+    """Raises FlowError FR0031 for more devices than can be planned."""
+    if devices > MOST_PLANNED:
+        raise FlowError(diagnose("FR0031", span, devices=devices, limit=MOST_PLANNED))
 
 
 def device_card(name: str, span: Span | None, written: str) -> DeviceCard:

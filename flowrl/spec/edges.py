@@ -7,12 +7,13 @@ which the schema then checks. An edge is identified by one source, the arrow and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
+from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, Label, diagnose
 from flowrl.diag.near import edit_distance
 from flowrl.diag.span import Span
+from flowrl.spec.limits import MOST_EDGES
 from flowrl.spec.tree import Entry, MappingNode, Node, ScalarNode, SequenceNode, subspan
 
 _ARROWS = ("->", "=>", "<->")
@@ -33,6 +34,10 @@ ALL_ATTRIBUTES: tuple[str, ...] = tuple(dict.fromkeys(name for names in ATTRIBUT
 
 FARTHEST = 4
 """Edits between an edge and one that may have been meant."""
+LONGEST_COMPARED = 200
+MOST_COMPARED = 500
+MOST_HELPED = 20
+"""Characters, edges and faults up to which a near edge is looked for: each comparison takes time for its letters."""
 
 Pair = tuple[str, str, str]
 """Source, arrow, target."""
@@ -70,6 +75,7 @@ def resolve_edges(node: Node, report: list[Diagnostic]) -> Node:
     written = [edge for index in range(len(node.items)) if (edge := _parse_entry(node, index, report)) is not None]
     attributes: dict[Pair, dict[str, Entry]] = {}
     home: dict[Pair, int] = {}
+    _check_count(written)
     for index, edge in enumerate(written):
         if edge.removes:
             _remove(edge, attributes, home, report)
@@ -81,6 +87,15 @@ def resolve_edges(node: Node, report: list[Diagnostic]) -> Node:
     return replace(node, items=tuple(items))
 
 
+def _check_count(written: Sequence[_Written]) -> None:
+    """Raises FlowError FR0030 at the entry that makes too many edges."""
+    total = 0
+    for edge in written:
+        total += len(edge.sources) * len(edge.targets)
+        if total > MOST_EDGES:
+            raise FlowError(diagnose("FR0030", edge.node.span, limit=MOST_EDGES))
+
+
 def _remove(
     edge: _Written, attributes: dict[Pair, dict[str, Entry]], home: dict[Pair, int], report: list[Diagnostic]
 ) -> None:
@@ -88,11 +103,19 @@ def _remove(
         if pair in attributes:
             del attributes[pair], home[pair]
             continue
-        text = _text(pair)
-        near = min((_text(other) for other in attributes), key=lambda other: edit_distance(text, other), default="")
-        is_near = bool(near) and edit_distance(text, near) <= FARTHEST
-        helps = [Help(text=f"an edge like it exists: `{near}`")] if is_near else []
-        report.append(diagnose("FR0113", edge.node.span, helps=helps, edge=text))
+        near = _near_edge(pair, attributes) if len(report) < MOST_HELPED else None
+        helps = [Help(text=f"an edge like it exists: `{near}`")] if near is not None else []
+        report.append(diagnose("FR0113", edge.node.span, helps=helps, edge=_text(pair)))
+
+
+def _near_edge(pair: Pair, known: Iterable[Pair]) -> str | None:
+    """The edge that may have been meant: of those about as long, the nearest. Very long ones are not compared."""
+    text = _text(pair)
+    if len(text) > LONGEST_COMPARED:
+        return None
+    others = [other for other in map(_text, known) if abs(len(other) - len(text)) <= FARTHEST][:MOST_COMPARED]
+    near = min(others, key=lambda other: edit_distance(text, other), default=None)
+    return near if near is not None and edit_distance(text, near) <= FARTHEST else None
 
 
 def _text(pair: Pair) -> str:
@@ -222,7 +245,7 @@ def _no_arrow(node: ScalarNode, text: str, wrong: re.Match[str] | None) -> Diagn
 
 
 def _ends(node: ScalarNode, text: str, start: int, stop: int, arrow: str, report: list[Diagnostic]) -> tuple[_End, ...]:
-    ends: list[_End] = []
+    ends: dict[str, _End] = {}
     at = start
     for part in text[start:stop].split(","):
         name = part.strip()
@@ -232,11 +255,11 @@ def _ends(node: ScalarNode, text: str, start: int, stop: int, arrow: str, report
         problem = _end_problem(name, arrow)
         if problem is not None:
             report.append(diagnose("FR0110", span, problem=problem))
-        elif any(end.text == name for end in ends):
+        elif name in ends:
             report.append(diagnose("FR0110", span, problem=f"`{name}` again on this side of the arrow"))
         else:
-            ends.append(_End(name, span))
-    return tuple(ends)
+            ends[name] = _End(name, span)
+    return tuple(ends.values())
 
 
 def _end_problem(name: str, arrow: str) -> str | None:

@@ -21,6 +21,7 @@ from flowrl.spec.flags import FILE as FLAGS
 from flowrl.spec.flags import apply_settings, parse_settings
 from flowrl.spec.flow import FlowSpec
 from flowrl.spec.include import Includes, apply_includes
+from flowrl.spec.limits import check_limits
 from flowrl.spec.presets import Presets, apply_presets
 from flowrl.spec.schema import FlowDocument, StageDocument
 from flowrl.spec.tree import Entry, MappingNode, Node, SequenceNode, merge, origins, plain_value
@@ -70,6 +71,7 @@ def build(
     root = apply_settings(root, [setting for setting in settings if setting.is_use], report)
     root = apply_presets(root, presets)
     root = apply_settings(root, [setting for setting in settings if not setting.is_use], report)
+    check_limits(root)
     root = render_variables(root, report)
     root = _resolve_all_edges(root, report)
     texts = {**text, **includes.text, **presets.text} | ({FLAGS: "\n".join(sets)} if sets else {})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
@@ -30,6 +31,12 @@ _RULES: Mapping[str, str] = {
     "less_than": "less than {lt}",
     "finite_number": "a finite number",
 }
+
+
+@lru_cache(maxsize=8)
+def lines_of(text: str) -> list[str]:
+    """Asked once for each of maybe hundreds of faults."""
+    return text.split("\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,7 @@ class Context:
         text = self.text.get(span.file)
         if text is None or span.line != span.end_line:
             return None
-        row = text.split("\n")[span.line - 1]
+        row = lines_of(text)[span.line - 1]
         return f"{row[: span.column - 1]}{new}{row[span.end_column - 1 :]}"
 
 

@@ -84,11 +84,9 @@ def _in_order(node: MappingNode, report: list[Diagnostic]) -> list[str]:
     from flowrl.spec.template import undeclared
 
     needs = {name: undeclared(entry.node) & set(node.entries) for name, entry in node.entries.items()}
-    order: list[str] = []
-    waiting: list[str] = list(node.entries)
-    while ready := [name for name in waiting if needs[name] <= set(order)]:
-        order += ready
-        waiting = [name for name in waiting if name not in order]
+    order = _ready_order(needs)
+    done = set(order)
+    waiting = [name for name in node.entries if name not in done]
     if waiting:
         first, *others = cycle = _cycle(waiting, needs)
         also = tuple(Label(node.entries[name].key_span, f"`{name}` is part of it") for name in others)
@@ -97,11 +95,35 @@ def _in_order(node: MappingNode, report: list[Diagnostic]) -> list[str]:
     return order
 
 
+def _ready_order(needs: Mapping[str, set[str]]) -> list[str]:
+    """Names whose needs can all be met, round by round: those that need nothing, those that need only these, …"""
+    missing = {name: len(own) for name, own in needs.items()}
+    users: dict[str, list[str]] = {name: [] for name in needs}
+    for name, own in needs.items():
+        for other in own:
+            users[other].append(name)
+    place = {name: index for index, name in enumerate(needs)}
+    order: list[str] = []
+    ready = [name for name, count in missing.items() if count == 0]
+    while ready:
+        order += ready
+        freed: list[str] = []
+        for name in (user for met in ready for user in users[met]):
+            missing[name] -= 1
+            if missing[name] == 0:
+                freed.append(name)
+        ready = sorted(freed, key=place.__getitem__)
+    return order
+
+
 def _cycle(waiting: list[str], needs: Mapping[str, set[str]]) -> list[str]:
     """One cycle among the names that could not be ordered; each of them needs another one of them."""
-    path = [waiting[0]]
+    left = set(waiting)
+    path: dict[str, None] = {waiting[0]: None}
+    here = waiting[0]
     while True:
-        following = min(name for name in needs[path[-1]] if name in waiting)
-        if following in path:
-            return path[path.index(following) :]
-        path.append(following)
+        here = min(needs[here] & left)
+        if here in path:
+            names = list(path)
+            return names[names.index(here) :]
+        path[here] = None

@@ -98,6 +98,7 @@ class _Reader:
 
     def __init__(self, text: str, file: str, kind: OriginKind) -> None:
         self.text = text
+        self.lines: list[str] | None = None
         self.file = file
         self.kind = kind
         self.stack: list[_Frame] = []
@@ -211,7 +212,9 @@ class _Reader:
             return node
         from flowrl.spec.yaml_errors import unquoted_template
 
-        row = self.text.split("\n")[node.span.line - 1]
+        if self.lines is None:
+            self.lines = self.text.split("\n")
+        row = self.lines[node.span.line - 1]
         self.diagnostics.append(unquoted_template(row, node.span) or diagnose("FR0013", node.span))
         return ScalarNode(value="", span=node.span, kind=self.kind)
 

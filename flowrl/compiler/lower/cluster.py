@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from flowrl.diag.span import Span
 from flowrl.machine.cluster import Cluster, NodeGroup
 from flowrl.machine.devices import node_group
-from flowrl.machine.shorthand import device_card, parse_cluster
+from flowrl.machine.shorthand import check_size, device_card, parse_cluster
 from flowrl.spec.flow import FlowSpec
 from flowrl.spec.schema import ClusterDocument, LinksDocument
 
@@ -23,11 +23,14 @@ def lower_cluster(cluster: str | ClusterDocument, *, name: str = "cluster", span
     """The cluster that a flow, a file or the flag `--cluster` describes.
 
     `name` is what a mapping is called in the plan: the file it came from. `span_of("groups", NAME, "gpu")` says where
-    a value stands; without it a fault is told as one of the flag. Raises FlowError FR0510 to FR0512.
+    a value stands; without it a fault is told as one of the flag. Raises FlowError FR0510 to FR0512 and FR0031.
     """
     if isinstance(cluster, str):
         return parse_cluster(cluster, span_of() if span_of is not None else None)
     span_of = span_of or _nowhere
+    entries = cluster.groups.values()
+    flat = cluster.nodes * (cluster.gpus_per_node or 0)
+    check_size(flat + sum(entry.nodes * entry.gpus_per_node for entry in entries), span_of())
     if cluster.gpu is not None and cluster.gpus_per_node is not None:
         group = _group("nodes", cluster.gpu, cluster.nodes, cluster.gpus_per_node, span_of("gpu"))
         text = f"{cluster.nodes}x{cluster.gpus_per_node}x{cluster.gpu}"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from flowrl.diag.diagnostic import Diagnostic, Help, diagnose
 from flowrl.diag.near import near_names
@@ -16,6 +17,11 @@ from flowrl.spec.schema import StageDocument
 
 LISTED = 8
 """A list of known names longer than this is not printed whole."""
+
+
+@lru_cache(maxsize=8)
+def _lines(text: str) -> list[str]:
+    return text.split("\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +69,7 @@ class Stage:
     def edit(self, text: str, span: Span | None, old: str, new: str) -> Help:
         """The source line at `span` with `new` for `old`; only the words where the line cannot be shown."""
         source = self.spec.text.get(span.file) if span is not None else None
-        lines = [] if source is None else source.split("\n")
+        lines = [] if source is None else _lines(source)
         if span is None or span.line != span.end_line or span.line > len(lines):
             return Help(text=text)
         before, after = lines[span.line - 1][: span.column - 1], lines[span.line - 1][span.column - 1 :]

@@ -175,4 +175,25 @@ CODES: tuple[Code, ...] = (
         label="`{file}`: {problem}",
         help="name a folder that can be written",
     ),
+    Code(
+        id="FR0030",
+        headline="too many edges",
+        label="with this the flow has more than {limit:,} edges",
+        why="commas on both sides of an arrow stand for an edge from each end on the left to each on the right",
+        help="join many ends in one op first, or split the flow into stages",
+    ),
+    Code(
+        id="FR0031",
+        headline="too many devices",
+        label="{devices:,} devices; up to {limit:,} can be planned",
+        why="every device has its place in the plan, and every way to share them out is looked at",
+        help="give the part of the cluster that one job uses",
+    ),
+    Code(
+        id="FR0032",
+        headline="too many entries",
+        label="with this `{key}` has more than {limit:,} entries",
+        why="a flow is a description that people read, and a check of it takes seconds",
+        help="replace what is written many times by one function, data set or role that does it all",
+    ),
 )
