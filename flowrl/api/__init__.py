@@ -69,9 +69,9 @@ def plan(file: FilePath, sets: Sequence[str] = (), cluster: str | None = None) -
     return compile_spec(load(file, sets), cluster)
 
 
-def render(plan: Plan, width: int = 100, color: bool = False, ascii: bool = False) -> str:
-    """The plan as text."""
-    return render_plan(plan, width=width, color=color, ascii=ascii)
+def render(plan: Plan, width: int = 100, color: bool = False, ascii: bool = False, flags: str = "") -> str:
+    """The plan as text. `flags`: what the commands that it proposes must be given, such as `--set run.steps=10`."""
+    return render_plan(plan, width=width, color=color, ascii=ascii, flags=flags)
 
 
 def draw(graphs: Sequence[Graph], name: str, width: int = 100, color: bool = False, ascii: bool = False) -> str:

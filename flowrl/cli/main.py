@@ -16,6 +16,7 @@ from msgspec import to_builtins
 from flowrl import __version__
 from flowrl.cli.group import FlowGroup, UnknownName, code_of, run_group, voice_of
 from flowrl.cli.options import (
+    as_flags,
     cluster_option,
     launcher_option,
     output_options,
@@ -120,7 +121,8 @@ def plan(
     elif voice.json:
         voice.data(api.dumps(made).decode())
     else:
-        voice.data(api.render(made, voice.width, has_color(sys.stdout), is_ascii(sys.stdout)))
+        flags = as_flags(cluster, sets)
+        voice.data(api.render(made, voice.width, has_color(sys.stdout), is_ascii(sys.stdout), flags))
         voice.diagnostics(made.diagnostics)
     context.exit(INFEASIBLE if made.verdict == "infeasible" else 0)
 

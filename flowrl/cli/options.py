@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -68,3 +69,9 @@ def run_at_step(context: click.Context, parameter: click.Parameter, value: str) 
     if not step.isdecimal():
         raise click.BadParameter(f"`{step}` after @ is not a step number", context, parameter)
     return Path(folder), int(step)
+
+
+def as_flags(cluster: str | None, sets: Sequence[str]) -> str:
+    """The flags of a plan as a shell reads them."""
+    words = [*(["--cluster", cluster] if cluster else []), *(word for each in sets for word in ("--set", each))]
+    return shlex.join(words)

@@ -23,8 +23,9 @@ from flowrl.report.why import why
 INFEASIBLE = "infeasible"
 
 
-def render_plan(plan: Plan, width: int = 100, color: bool = False, ascii: bool = False) -> str:
-    """The plan as text ending in a newline; a block for each stage. `width` is at least 60."""
+def render_plan(plan: Plan, width: int = 100, color: bool = False, ascii: bool = False, flags: str = "") -> str:
+    """The plan as text ending in a newline; a block for each stage. `width` is at least 60. `flags` are those that it
+    was made with, as a shell reads them: the commands that may follow need them too."""
     width = max(width, 60)
     lines = joined(_title(plan), width, " ", first=" ")
     lines += _verdict(plan, width)
@@ -33,7 +34,7 @@ def render_plan(plan: Plan, width: int = 100, color: bool = False, ascii: bool =
             lines += ["", *joined(_stage_title(plan, place), width, " ", first=" ")]
         lines += _stage(stage, plan.cluster, width)
     lines += _warnings(plan.diagnostics, width)
-    lines += ["", *joined(_next(plan), width, " " * 11, first=" next      ")]
+    lines += ["", *joined(_next(plan, flags), width, " " * 11, first=" next      ")]
     return finish(lines, width, color, ascii)
 
 
@@ -138,9 +139,10 @@ def _warnings(diagnostics: Iterable[Diagnostic], width: int) -> list[str]:
     return ["", *joined([", ".join(codes), "told in full below"], width, " " * 11, first=" warnings  ")]
 
 
-def _next(plan: Plan) -> list[str]:
+def _next(plan: Plan, flags: str) -> list[str]:
     """The commands that may follow; a file name is the user's."""
     file = next((str(PurePath(plan.folder, source.path)) for source in plan.sources if source.role == "flow"), "FILE")
+    file = f"{file} {flags}".rstrip()
     if plan.verdict == INFEASIBLE:
         return [f"flowrl plan {file}", "flowrl plan --help"]
     return [f"flowrl run {file}", f"flowrl plan {file} -o plan.json", f"flowrl plan {file} --format json"]

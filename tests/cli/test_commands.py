@@ -45,6 +45,13 @@ def test_plan_text_stays_within_the_width(capsys: pytest.CaptureFixture[str]) ->
     assert lines[0].startswith(" ppo-7b · ")
 
 
+def test_commands_that_may_follow_have_the_flags_given(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--cluster", GPUS, "--set", "run.steps=3", "--set", "step.prompts= 64")
+    assert call("plan", PPO, "--width", "300", *flags) == 0
+    last = capsys.readouterr().out.partition(" next ")[2]
+    assert f"flowrl run {PPO} --cluster {GPUS} --set run.steps=3 --set 'step.prompts= 64' · " in last
+
+
 def test_set_reaches_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("plan", PPO, "--set", "step.prompts=64", "--set", "run.steps=3", "--format", "json") == 0
     (stage,) = json.loads(capsys.readouterr().out)["stages"]
