@@ -268,7 +268,7 @@ class PlacementDocument(Document):
     apart: Annotated[tuple[Strings, ...], Field(strict=False)] = ()
     """Pairs of roles that never share a device. Default none."""
     objective: str | None = None
-    """What placement minimises. Default step time."""
+    """What placement minimises: step_time. Default step_time."""
 
 
 class RunDocument(Document):
