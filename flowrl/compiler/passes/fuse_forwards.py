@@ -6,8 +6,11 @@ from collections.abc import Hashable, Iterable, Mapping
 
 from msgspec.structs import replace
 
+from flowrl.graph.algorithms import toposort
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Op, Removal
+from flowrl.graph.records import data_links
 from flowrl.graph.rows import Rows
+from flowrl.graph.signatures import FIELDS
 from flowrl.graph.weights import forward_key
 
 WORDS = {EdgeKind.STATE: "before"}
@@ -21,8 +24,8 @@ def fuse_forwards(graph: Graph) -> Graph:
     after:  generate -> anchor.log_probs -> advantage.estimate, actor_train.update
             removed: reference.log_probs, reference: fused_forward
 
-    The edges of the op that stays name the declared edges of both. Of ops that write different columns (`top_k`) the
-    one with more stays if it writes all of the other's.
+    The edges of the op that stays name the declared edges of both. The one that stands first stays, so that no reader
+    comes before it; of two that nothing orders the one with more columns (`top_k`) is first.
 
     Requires: live ops only. Ensures: no two forwards are equal; each reader is bound to its producer or to its equal.
     """
@@ -43,7 +46,7 @@ def fuse_forwards(graph: Graph) -> Graph:
 
 def _equal(graph: Graph) -> dict[str, str]:
     """Op to be dropped → op that stays, for every set of equals."""
-    rows = Rows(graph)
+    rows, place = Rows(graph), _places(graph)
     groups: dict[Hashable, list[Op]] = {}
     for op in graph.ops:
         key = forward_key(graph, rows, op)
@@ -52,13 +55,27 @@ def _equal(graph: Graph) -> dict[str, str]:
     found: dict[str, str] = {}
     for group in groups.values():
         stays: list[Op] = []
-        for op in sorted(group, key=lambda op: (-len(op.outputs), op.derived, op.id)):
+        for op in sorted(group, key=lambda op: place[op.id]):
             same = next((kept for kept in stays if set(op.outputs) <= set(kept.outputs)), None)
             if same is None:
                 stays.append(op)
             else:
                 found[op.id] = same.id
     return found
+
+
+def _places(graph: Graph) -> dict[str, int]:
+    """Where each op stands in one order of all records, those that passed through removed ops too."""
+    kinds = (EdgeKind.DATA, EdgeKind.INTERACTION)
+    drawn = [(e.source, e.target, e.kind) for e in graph.declared if e.kind in kinds]
+    pairs = [(target, source) if kind is EdgeKind.INTERACTION else (source, target) for source, target, kind in drawn]
+    pairs += [(i.source, op.id) for op in graph.ops for i in op.inputs if i.source is not None and i.chosen is None]
+    pairs += [(link.source, link.target) for link in data_links(graph.ops, graph.roles, graph.declared)]
+    wide = {op.id: f"{len(FIELDS) - len(op.outputs):04d} {op.id}" for op in graph.ops}
+    names = {end: wide.get(end, end) for pair in pairs for end in pair} | wide
+    order = toposort(names.values(), ((names[a], names[b]) for a, b in pairs))
+    place = {name: index for index, name in enumerate(order)}
+    return {op.id: place[names[op.id]] for op in graph.ops}
 
 
 def _last(twins: Mapping[str, str], id: str) -> str:
