@@ -31,7 +31,9 @@ EXTRAS: Mapping[str, str] = {
 def flag_texts(parameters: Mapping[str, Any]) -> dict[str, str]:
     """What the user wrote in the flags that spans can name: one `--set` a line."""
     sets = cast("tuple[str, ...]", parameters.get("sets") or ())
-    texts = {"--set": "\n".join(sets)}
+    from flowrl.spec.flags import flags_text
+
+    texts = {"--set": flags_text(sets)} if sets else {}
     cluster = parameters.get("cluster")
     return texts | ({"--cluster": str(cluster)} if cluster else {})
 
@@ -113,7 +115,7 @@ def code_of(text: str) -> str | None:
     return f"FR{int(found.group(1)):04}" if found else None
 
 
-ALL_NAMES = 16
+ALL_NAMES = 32
 """As many names are listed when none of them is near."""
 
 
