@@ -28,6 +28,15 @@ def allocate(cluster: Cluster, wanted: Sequence[tuple[str, int]]) -> list[tuple[
     return [_take(free[name], count) for name, count in wanted]
 
 
+def broken_group(devices: Sequence[str], tp: int) -> str | None:
+    """The first tensor-parallel group of `tp` neighbouring ranks that is on two nodes, as `4 to 7`; None if each is on
+    one."""
+    for start in range(0, len(devices) - tp + 1, tp):
+        if len({device.rpartition("/")[0] for device in devices[start : start + tp]}) > 1:
+            return f"{start} to {start + tp - 1}"
+    return None
+
+
 def _take(nodes: list[list[str]], count: int) -> tuple[str, ...]:
     if sum(map(len, nodes)) < count:
         raise InternalError(f"{count} devices wanted, {sum(map(len, nodes))} left")

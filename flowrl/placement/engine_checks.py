@@ -3,7 +3,7 @@ ranks over nodes. Takes a request before anything is placed; gives diagnostics."
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flowrl.diag.diagnostic import Diagnostic, diagnose
@@ -14,7 +14,7 @@ from flowrl.machine.devices import ALL_DTYPES, DEVICE_CARDS
 from flowrl.machine.engines import LORA_RANKS, RESERVED, lora_rank
 from flowrl.machine.shape import ModelShape
 from flowrl.machine.traits import TRAITS, Traits, context_fault, legal_cp, legal_tp
-from flowrl.placement.devices import allocate
+from flowrl.placement.devices import allocate, broken_group
 from flowrl.placement.request import LayoutRequest, PlacementRequest
 from flowrl.placement.workload import Workload
 
@@ -131,11 +131,11 @@ def _over_nodes(
             yield from context_faults(name, traits, layout, shapes[role.model])
             if "tp" not in traits.axes:
                 continue
-            broken = _broken_group(homes.get(pool.name, ()), layout.tp)
+            broken = broken_group(homes.get(pool.name, ()), layout.tp)
             if layout.tp <= group.devices_per_node and broken is None:
                 continue
             legal = legal_tp(traits, shapes[role.model], pool.gpus, group.devices_per_node)
-            fits = [tp for tp in legal if _broken_group(homes.get(pool.name, ()), tp) is None]
+            fits = [tp for tp in legal if broken_group(homes.get(pool.name, ()), tp) is None]
             facts: dict[str, Any] = {
                 "role": name,
                 "tp": layout.tp,
@@ -159,14 +159,6 @@ def _homes(cluster: Cluster, request: PlacementRequest) -> dict[str, tuple[str, 
     if any(left < 0 for left in sizes.values()):
         return {}
     return {pool.name: devices for pool, devices in zip(request.pools, allocate(cluster, wanted), strict=True)}
-
-
-def _broken_group(devices: Sequence[str], tp: int) -> str | None:
-    """The first tensor-parallel group of `tp` neighbouring ranks that is on two nodes, as `4 to 7`."""
-    for start in range(0, len(devices) - tp + 1, tp):
-        if len({device.rpartition("/")[0] for device in devices[start : start + tp]}) > 1:
-            return f"{start} to {start + tp - 1}"
-    return None
 
 
 def warn_positions(graph: Graph, request: PlacementRequest, shapes: Mapping[str, ModelShape]) -> tuple[Diagnostic, ...]:

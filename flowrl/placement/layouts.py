@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from flowrl.graph.graph import Graph, Kind, Role
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.traits import TRAITS, layout_fault, legal_tp
+from flowrl.placement.devices import broken_group
 from flowrl.placement.engine_memory import cache_tokens
 from flowrl.placement.memory import limit_bytes, memory, pool_memory
 from flowrl.placement.op_time import OpTime
@@ -108,7 +109,7 @@ class Layouts:
             asked = draft.layouts[role.name]
             each = asked.tp * asked.pp * asked.cp
             return Layout(dp=count // each, tp=asked.tp, pp=asked.pp, cp=asked.cp, ep=asked.ep), ()
-        legal = list(self._legal(draft, role))
+        legal = list(self.legal(draft, role))
         over: list[Rejected] = []
         for number, layout in enumerate(legal[:-1]):
             short = self._alone(draft, replace(entry, layout=layout, offloaded=False))
@@ -148,14 +149,18 @@ class Layouts:
         wanted = self._work.rows(op).count / entry.layout.dp * lengths.mean
         return _Generation(seconds=sum(each.value for each in lines), waits=room < wanted)
 
-    def _legal(self, draft: Draft, role: Role) -> Iterator[Layout]:
+    def legal(self, draft: Draft, role: Role) -> Iterator[Layout]:
         """Layouts to try, the one that cuts least first."""
         count = len(draft.devices)
         if role.model is None or role.backend not in ("vllm", "megatron"):
             yield Layout(dp=count)
             return
         shape, traits = self.shapes[role.model], TRAITS[role.backend]
-        tensor = legal_tp(traits, shape, count, draft.group.devices_per_node)
+        tensor = [
+            tp
+            for tp in legal_tp(traits, shape, count, draft.group.devices_per_node)
+            if broken_group(draft.devices, tp) is None
+        ]
         deep = range(1, draft.group.nodes + 1) if "pp" in traits.axes else range(1, 2)
         cuts = [
             (tp, pp)

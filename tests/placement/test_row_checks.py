@@ -6,8 +6,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowrl.compiler.lower.cluster import lower_cluster
+from flowrl.compiler.lower.graph import lower_stage
+from flowrl.compiler.passes.pipeline import run_passes
+from flowrl.placement.devices import broken_group
+from flowrl.placement.layouts import Layouts
+from flowrl.placement.options import options
+from flowrl.placement.request import PlacementRequest
 from flowrl.placement.row_checks import even_ranks, idle_share, least_prompts, most_updates, ranks_text
+from flowrl.placement.shapes import shapes_of
+from flowrl.placement.workload import Workload
 from flowrl.plan.plan import Layout
+from flowrl.spec import loads
+from tests.errors.test_bug_reports import text
 
 small = st.integers(1, 24)
 
@@ -50,6 +61,27 @@ def test_idle_share_is_what_the_fullest_rank_leaves(count: int, ranks: int) -> N
     dealt = [count // ranks + (rank < count % ranks) for rank in range(ranks)]
     idle = sum(max(dealt) - each for each in dealt) / (max(dealt) * ranks)
     assert abs(idle_share(count, ranks) - idle) < 1e-12
+
+
+@given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 6), st.data())
+def test_groups_over_nodes_are_found(nodes: int, each: int, tp: int, data: st.DataObject) -> None:
+    """Number the devices; a group of tp neighbours is whole where its first and last are of one node."""
+    count = data.draw(st.integers(1, nodes * each))
+    devices = [f"node{place // each}/{place % each}" for place in range(count)]
+    groups = [(start, start + tp - 1) for start in range(0, count - tp + 1, tp)]
+    broken = [f"{first} to {last}" for first, last in groups if first // each != last // each]
+    assert broken_group(devices, tp) == (broken[0] if broken else None)
+
+
+def test_auto_keeps_groups_within_a_node() -> None:
+    """28 heads on nodes of six: tp 4 divides heads and devices, and its second group would be on two nodes."""
+    flow = text(PLACEMENT="placement: colocated").replace("nodes: 1, gpus_per_node: 8", "nodes: 2, gpus_per_node: 6")
+    graph, _ = run_passes(lower_stage(loads(flow), 0))
+    cluster, request = lower_cluster("2x6xH100-80G"), PlacementRequest()
+    (option,) = [each for each in options(graph, cluster, request) if len(each.pools) == 1]
+    layouts = Layouts(Workload(graph, shapes_of(graph, "."), request), cluster)
+    tried = [layout.tp for layout in layouts.legal(option.pools[0], graph.role("actor_infer"))]
+    assert tried == [1, 2]
 
 
 def test_ranks_are_told_with_what_divides_them() -> None:
