@@ -3,10 +3,11 @@
     python benchmarks/fuzz.py --mutants 20000 --seed 7 --jobs 2
     python benchmarks/fuzz.py --seed 7 --only 1234          # one mutant of that seed: its text and verdict
 
-Each mutant (a key, value or edge deleted, renamed, retyped, doubled or swapped; lines, characters and bytes spoilt;
-deep nesting, alias bombs, 10 MB; templates, flags, includes) is checked in a worker process, and a share of those that are
+Each mutant is checked in a worker process: a key, value or edge deleted, renamed, retyped, doubled or swapped; lines,
+characters and bytes spoilt; deep nesting, alias bombs, 10 MB; templates, flags, includes. A share of those that are
 accepted is planned, written and read back. Bars: no traceback, at most 2 s of processor time, at most 500 MB, and a
-code and a place for every rejection. Exits 1 if a mutant is over a bar; each kind of failure is shown once, made small.
+code and a place for every rejection. Exits 1 if a mutant is over a bar; each kind of failure is shown once, made
+small.
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.house.day import fuzz_seed
+
 # Shared machines stall, and a run that fails must fail again: no deadlines, the same examples each time.
 settings.register_profile(
     "flowrl", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
@@ -15,6 +17,10 @@ settings.register_profile(
 settings.load_profile("flowrl")
 
 Golden = Callable[[Path, str], None]
+
+
+def pytest_report_header() -> str:
+    return f"fuzz seed of the day: {fuzz_seed()} (tests/house/test_fuzz.py)"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -31,7 +31,7 @@ TEMPLATES: tuple[str, ...] = (
     "{{ 1e400 }}",
     "{{ '\\ud800' }}",
     "{{ 'aaaaaaaaaaaaaaaaaaaa'.replace('a','aaaaaaaaaaaaaaaaaaaa').replace('a','aaaaaaaaaaaaaaaaaaaa')"
-    ".replace('a','aaaaaaaaaaaaaaaaaaaa').replace('a','aaaaaaaaaaaaaaaaaaaaa').replace('a','aaaaaaaaaaaaaaaaaaaaaaaa') }}",
+    ".replace('a','aaaaaaaaaaaaaaaaaaaa').replace('a','aaaaaaaaaaaaaaaaaaaaa').replace('a','aaaaaaaaaaaaaaa') }}",
     "{{ " + "(" * 500 + "1" + ")" * 500 + " }}", "{{ " + "-" * 3000 + "1 }}", "{{ " + "1+" * 3000 + "1 }}",
     "{{ 'a'.join(['b'] * 100) }}", "{{ x | default('y') | upper }}", "{{ 'a' ~ 'b' ~ 1 }}", "{{ 1 < 2 }}",
     "{{ 10 // 3 }}",

@@ -10,7 +10,7 @@ import resource
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -21,6 +21,8 @@ from flowrl.diag.catalogue import CODES
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Severity
 from flowrl.diag.render import render_json, render_text
 from flowrl.diag.span import Span
+from flowrl.spec.files import normal_text
+from flowrl.spec.flags import flags_text
 
 SECONDS = 2.0
 """Processor time of one verb; the clock of a busy machine says nothing."""
@@ -114,8 +116,9 @@ def _check(mutant: Mutant, path: Path, verdict: Verdict) -> None:
     if not errors and not checked.graphs:
         verdict.failures.append(Failure("no code", "api.check", "no graph and no error"))
     _shown(mutant, path, checked.diagnostics)
+    lines = {str(path): _lines(mutant.data.decode("utf-8-sig", "replace")), "--set": _lines(flags_text(mutant.sets))}
     for diagnostic in checked.diagnostics:
-        verdict.failures.extend(_faults(diagnostic, mutant, path))
+        verdict.failures.extend(_faults(diagnostic, mutant, path, lines))
 
 
 def _plan(mutant: Mutant, path: Path, verdict: Verdict) -> None:
@@ -134,7 +137,7 @@ def _plan(mutant: Mutant, path: Path, verdict: Verdict) -> None:
 
 def _shown(mutant: Mutant, path: Path, diagnostics: tuple[Diagnostic, ...]) -> None:
     """What the command prints."""
-    flags = {"--set": "\n".join(mutant.sets), "--cluster": mutant.cluster or ""}
+    flags = {"--set": flags_text(mutant.sets), "--cluster": mutant.cluster or ""}
 
     def source(file: str) -> str | None:
         if file in flags:
@@ -148,7 +151,11 @@ def _shown(mutant: Mutant, path: Path, diagnostics: tuple[Diagnostic, ...]) -> N
     render_json(diagnostics)
 
 
-def _faults(diagnostic: Diagnostic, mutant: Mutant, path: Path) -> Iterator[Failure]:
+def _lines(text: str) -> list[str]:
+    return normal_text(text).split("\n")
+
+
+def _faults(diagnostic: Diagnostic, mutant: Mutant, path: Path, lines: Mapping[str, list[str]]) -> Iterator[Failure]:
     if diagnostic.code not in CODES:
         yield Failure("no code", diagnostic.code, diagnostic.headline)
     if not diagnostic.labels:
@@ -157,7 +164,7 @@ def _faults(diagnostic: Diagnostic, mutant: Mutant, path: Path) -> Iterator[Fail
             yield Failure("no place", diagnostic.code, f"{diagnostic.headline}: {whole}")
         return
     for span in (label.span for label in diagnostic.labels):
-        problem = _span_problem(span, mutant, path)
+        problem = _span_problem(span, lines.get(span.file))
         if problem:
             yield Failure("no place", diagnostic.code, f"{diagnostic.headline}: {span!r} {problem}")
 
@@ -168,18 +175,14 @@ def _names_a_file(text: str, mutant: Mutant, path: Path) -> bool:
     return any(name in text for name in names) or bool(mutant.cluster and mutant.cluster in text)
 
 
-def _span_problem(span: Span, mutant: Mutant, path: Path) -> str:
+def _span_problem(span: Span, lines: list[str] | None) -> str:
+    """What is wrong with a place; `lines` are those of its file, where the mutant has it."""
     if not span.file or span.line < 1 or span.column < 1:
         return "is no place"
     if (span.end_line, span.end_column) < (span.line, span.column):
         return "ends before it starts"
-    if span.file == str(path):
-        text = mutant.data.decode("utf-8-sig", "replace").replace("\r\n", "\n").replace("\r", "\n")
-    elif span.file == "--set":
-        text = "\n".join(mutant.sets)
-    else:
+    if lines is None:
         return ""
-    lines = text.split("\n")
     if span.line > len(lines):
         return f"lies behind the {len(lines)} lines of the text"
     if span.column > len(lines[span.line - 1]) + 1:

@@ -22,6 +22,11 @@ FILES = "include"
 INHERITED = ("models", "data", "vars", "cluster", "run")
 
 
+def flags_text(sets: Sequence[str]) -> str:
+    """The flags as the file that spans name: one a line, whatever breaks of lines a flag holds."""
+    return "\n".join(re.sub(r"[\r\n]", " ", text) for text in sets)
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """One flag: keys with their places, and the value."""

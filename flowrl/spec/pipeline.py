@@ -18,7 +18,7 @@ from flowrl.spec.declared import UNUSABLE, check_package_keys
 from flowrl.spec.edges import resolve_edges
 from flowrl.spec.files import normal_text, read_text
 from flowrl.spec.flags import FILE as FLAGS
-from flowrl.spec.flags import apply_settings, parse_settings
+from flowrl.spec.flags import apply_settings, flags_text, parse_settings
 from flowrl.spec.flow import FlowSpec
 from flowrl.spec.include import Includes, apply_includes
 from flowrl.spec.limits import check_limits
@@ -74,7 +74,7 @@ def build(
     check_limits(root)
     root = render_variables(root, report)
     root = _resolve_all_edges(root, report)
-    texts = {**text, **includes.text, **presets.text} | ({FLAGS: "\n".join(sets)} if sets else {})
+    texts = {**text, **includes.text, **presets.text} | ({FLAGS: flags_text(sets)} if sets else {})
     packages = list(check_package_keys(root))
     if any(found.code == UNUSABLE for found in packages):
         raise FlowError([*report, *packages])

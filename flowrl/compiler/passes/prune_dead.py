@@ -28,7 +28,7 @@ def prune_dead(graph: Graph) -> Graph:
     """
     live = live_ops(graph)
     if not any(_is_root(graph, op) for op in graph.ops):
-        span = graph.ops[0].span if graph.ops else None
+        span = graph.ops[0].span if graph.ops else next(iter(graph.step.spans.values()), None)
         raise FlowError(diagnose("FR0309", span))
     dead = [op for op in graph.ops if op.id not in live]
     ops = tuple(op for op in graph.ops if op.id in live)
