@@ -31,9 +31,9 @@ Json = Mapping[str, Any]
 FLOW_HEAD = """# What may stand in a flow
 
 Every key with its type, unit and default, made from the documents in `flowrl/spec/` (`flowrl schema` prints the same as
-a JSON Schema). A key that is not listed is an error. A listed key that is not carried out yet is an error as well, with
-a code of its own. Any scalar may be a template in quotes, `"{{ … }}"`, over `vars`; the result has the type that stands
-here.
+a JSON Schema). A key that is not listed is an error. Any value may be a template in quotes, `"{{ … }}"`, over `vars`; the
+result has the type that stands here. An installed package may add keys of its backend to `generate`, `update` and
+`engine` (docs/adr/0015); they are listed with the name of the package, and none is installed where this page was made.
 
 A role's `kind` may be left out for `actor_train` and `critic` (trainer), `actor_infer` (generator), `reference`
 (scorer), `reward` (reward) and `advantage` (estimator). An edge is written `a, b -> c` (data), `a => b` (weights) or
