@@ -24,6 +24,8 @@ from flowrl.spec.presets import preset_head, preset_names
 ROOT = Path(__file__).resolve().parents[1]
 PICTURED = "examples/ppo_7b.yaml"
 PICTURE_WIDTH = 100
+TEMPLATE: Mapping[str, object] = {"type": "string", "pattern": r"\{[{%]"}
+"""Stands beside the words of a key; FLOW_HEAD says it once."""
 WHOLE = "Whole"
 """Definitions with this prefix say what must be given, and no key of their own."""
 Json = Mapping[str, Any]
@@ -31,9 +33,9 @@ Json = Mapping[str, Any]
 FLOW_HEAD = """# What may stand in a flow
 
 Every key with its type, unit and default, made from the documents in `flowrl/spec/` (`flowrl schema` prints the same as
-a JSON Schema). A key that is not listed is an error. Any value may be a template in quotes, `"{{ … }}"`, over `vars`; the
-result has the type that stands here. An installed package may add keys of its backend to `generate`, `update` and
-`engine` (docs/adr/0015); they are listed with the name of the package, and none is installed where this page was made.
+a JSON Schema). A key that is not listed is an error. Any value may be a template in quotes, `"{{ … }}"`, over `vars`;
+the result has the type that stands here. An installed package may add keys of its backend to `generate`, `update` and
+`engine` (docs/adr/0015); they are listed with the name of the package.
 
 A role's `kind` may be left out for `actor_train` and `critic` (trainer), `actor_infer` (generator), `reference`
 (scorer), `reward` (reward) and `advantage` (estimator). An edge is written `a, b -> c` (data), `a => b` (weights) or
@@ -142,7 +144,7 @@ def type_of(value: Json) -> str:
         return ", ".join(f"`{choice}`" for choice in choices)
     for union in ("anyOf", "oneOf"):
         if union in value:
-            parts = [type_of(part) for part in cast("list[Json]", value[union])]
+            parts = [type_of(part) for part in cast("list[Json]", value[union]) if part != TEMPLATE]
             return " or ".join(dict.fromkeys(part for part in parts if part != "null"))
     types = value.get("type", "any")  # of several the last is `string`, for templates
     kind = types if isinstance(types, str) else cast("list[str]", types)[0]

@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "reference" / "python.md"
 def test_the_page_runs(tmp_path: Path) -> None:
     blocks = [text for kind, text in SNIPPET.findall(PAGE.read_text(encoding="utf-8")) if kind == "python"]
     beside(tmp_path)
-    ends = "\nfor made in (game, mixed):\n    made.step(prompts=64)\n    made.spec()\nassert not flow.check().diagnostics\n"
+    ends = "\ngame.step(prompts=64)\nassert game.spec() and mixed.spec() and not flow.check().diagnostics\n"
     (tmp_path / "program.py").write_text("\n".join(blocks) + ends, encoding="utf-8")
     command = [sys.executable, "program.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)

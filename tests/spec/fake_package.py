@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-KEYS = '''
+KEYS = """
 KEYS = {
     "generate": {
         "beams": {"type": "int", "unit": "beams", "default": 1, "doc": "Beams kept at each token."},
@@ -16,7 +16,7 @@ KEYS = {
         "ports": {"type": "list[int]", "default": None, "doc": "Ports of the servers."},
     },
 }
-'''
+"""
 
 
 def install(folder: Path, text: str = KEYS, backend: str = "acme", package: str = "acme-flowrl") -> str:
