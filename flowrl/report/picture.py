@@ -89,7 +89,8 @@ def folded(part: Picture) -> Picture:
     stands: dict[str, str] = {}
     labels: dict[str, tuple[str, ...]] = {}
     for members in alike.values():
-        groups = [members] if len(members) >= _FEWEST_ALIKE else [[member] for member in members]
+        counted = sorted(members, key=lambda member: [int(number) for number in _NUMBER.findall(member)])
+        groups = [counted] if len(members) >= _FEWEST_ALIKE else [[member] for member in members]
         for group in groups:
             first, last = part.labels[group[0]], part.labels[group[-1]]
             stands |= dict.fromkeys(group, group[0])
