@@ -161,16 +161,15 @@ def _homes(cluster: Cluster, request: PlacementRequest) -> dict[str, tuple[str, 
     return {pool.name: devices for pool, devices in zip(request.pools, allocate(cluster, wanted), strict=True)}
 
 
-def warn_positions(graph: Graph, request: PlacementRequest, shapes: Mapping[str, ModelShape]) -> tuple[Diagnostic, ...]:
+def warn_positions(work: Workload) -> tuple[Diagnostic, ...]:
     """FR0437 for a generator whose samples may be longer than the positions of its model's card, which other ids with
     the same shape may not share; where the number is the model's own, FR0840 refuses."""
-    work = Workload(graph, shapes, request)
     found: list[Diagnostic] = []
-    for role in graph.roles:
-        shape = shapes.get(role.model or "")
+    for role in work.graph.roles:
+        shape = work.shapes.get(role.model or "")
         if role.kind is not Kind.GENERATOR or shape is None or shape.own_positions or not shape.max_positions:
             continue
-        calls = [op for op in graph.ops if op.role == role.name]
+        calls = [op for op in work.graph.ops if op.role == role.name]
         longest = max(calls, key=lambda op: work.lengths(op).most, default=None)
         if longest is not None and work.lengths(longest).most > shape.max_positions:
             tokens = work.lengths(longest).most

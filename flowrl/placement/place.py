@@ -37,10 +37,8 @@ def place(graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Map
         raise FlowError(broken)
     decisions = decide(graph, cluster, request, best, tried)
     needed = memory(graph, best.laid.pools, shapes, cluster, request=request, decisions=decisions)
-    told = (
-        *warn_positions(graph, request, shapes),
-        *warn_rows(graph, Workload(graph, shapes, request), best.laid.pools),
-    )
+    work = Workload(graph, shapes, request)
+    told = (*warn_positions(work), *warn_rows(graph, work, best.laid.pools))
     found = Placement(pools=best.laid.pools, decisions=decisions, memory=needed, diagnostics=told)
     if best.laid.fits:
         return found
