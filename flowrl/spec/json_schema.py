@@ -28,6 +28,14 @@ ROLE = "RoleDocument"
 TEMPLATE = r"\{[{%]"
 _AS_IT_IS = ("default", "propertyNames", "if", "not", "enum", "required")
 _TEXT = {"type": "string", "pattern": TEMPLATE}
+_WORDS = {
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+}
+"""Types beside which a template may stand. An editor shows the words in place of the template's pattern."""
 _NAMED = (("models", "roles", "data"), ("pools",), ("groups",))
 _IN_STAGES_ONLY = tuple(key for key in FlowDocument.model_fields if key not in (*SHARED, "include"))
 
@@ -49,7 +57,7 @@ def json_schema() -> Schema:
     definitions["EdgeDocument"] = _edge(definitions["EdgeDocument"]["properties"])
     definitions["StageDocument"] |= {"required": ["name"], **_unless_elsewhere("StageDocument")}
     root = definitions.pop("FlowDocument") | {"type": "object"}
-    root.pop("pattern")
+    del root["pattern"], root["patternErrorMessage"]
     return {
         "$schema": DIALECT,
         "title": "FlowRL flow",
@@ -183,8 +191,10 @@ def _with_templates(schema: Any) -> Any:
         else:
             # A template is of every form, so forms of a union no longer exclude each other.
             made["anyOf" if key == "oneOf" else key] = value if key in _AS_IT_IS else _with_templates(value)
-    if made.get("type") in ("integer", "number", "boolean", "array", "object"):
-        made |= {"type": [made["type"], "string"], "pattern": TEMPLATE}
+    kind = made.get("type")
+    if kind in _WORDS:
+        words = f"Expected {_WORDS[kind]}, or a template in quotes."
+        made |= {"type": [kind, "string"], "pattern": TEMPLATE, "patternErrorMessage": words}
     elif "enum" in made:
         kept = {key: made.pop(key) for key in ("description", "default") if key in made}
         return {**kept, "anyOf": [made, _TEXT]}
