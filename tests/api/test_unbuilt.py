@@ -177,7 +177,10 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     ),
     "max_lag over 0": (("step:", "schedule: {max_lag: 1}\nstep:"),),
     "partial rollout": (("step:", "schedule: {max_lag: 1, partial_rollout: true}\nstep:"),),
-    "`when_stale: drop`": (("step:", "schedule: {max_lag: 1, when_stale: drop}\nstep:"),),
+    "`when_stale: drop`": (
+        ("step:", "schedule: {max_lag: 1, when_stale: drop}\nstep:"),
+        ("updates: 2", "updates: 1"),
+    ),
     "the logger `wandb`": (("step:", "run: {loggers: [wandb]}\nstep:"),),
     "the logger `mlflow`": (("step:", "run: {loggers: [tensorboard, mlflow]}\nstep:"),),
 }
