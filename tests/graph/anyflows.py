@@ -1,10 +1,10 @@
 """Random lowered flows of every kind of op, up to 40: forks, joins, the three arrows, filters, routers, labels,
-choices, writers that hide one another, restricted edges. Every input has one producer by the rules of LANGUAGE, found here by a
-backward search that shares no code with the compiler."""
+choices, writers that hide one another, restricted edges. Every input has one producer by the rules of LANGUAGE, found
+here by a backward search that shares no code with the compiler."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -69,14 +69,16 @@ def links(edges: Sequence[Edge], ops: Sequence[Op]) -> list[tuple[str, str, str 
     return found
 
 
-def above(node: str, pairs: Sequence[tuple[str, str]]) -> set[str]:
+def above(node: str, pairs: Iterable[tuple[str, str]]) -> set[str]:
     """Everything with a way to `node`."""
+    before: dict[str, list[str]] = {}
+    for source, target in pairs:
+        before.setdefault(target, []).append(source)
     seen: set[str] = set()
     queue = [node]
     while queue:
-        at = queue.pop()
-        for source, target in pairs:
-            if target == at and source not in seen:
+        for source in before.get(queue.pop(), ()):
+            if source not in seen:
                 seen.add(source)
                 queue.append(source)
     return seen
@@ -87,19 +89,23 @@ def producers(reader: str, column: str, ops: Sequence[Op], edges: Sequence[Edge]
     way; of these, those that lie before another are hidden."""
     ways = links(edges, ops)
     writers = {op.id for op in ops if any(out.name == column for out in op.outputs)}
+    into: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
+    for source, target, _, fields in ways:
+        into.setdefault(target, []).append((source, fields))
     seen: set[str] = set()
     found: set[str] = set()
     queue = [reader]
     while queue:
-        at = queue.pop()
-        for source, target, _, fields in ways:
-            if target != at or source in seen or (fields and column not in fields):
+        for source, fields in into.get(queue.pop(), ()):
+            if source in seen or (fields and column not in fields):
                 continue
             seen.add(source)
             if source in writers:
                 found.add(source)
             else:
                 queue.append(source)
+    if len(found) < 2:
+        return sorted(found)
     pairs = [(a, b) for a, b, _, _ in ways]
     hidden = {id for other in found for id in above(other, pairs)}
     return sorted(found - hidden)
