@@ -20,6 +20,9 @@ def toposort(nodes: Iterable[str], pairs: Iterable[Pair]) -> tuple[str, ...]:
 def find_cycle(nodes: Iterable[str], pairs: Iterable[Pair]) -> tuple[str, ...] | None:
     """The shortest cycle, the one with the smallest names first; it starts at its smallest name and each node is named
     once. None if there is none."""
+    nodes, pairs = tuple(nodes), tuple(pairs)
+    if _is_acyclic(nodes, pairs):
+        return None
     graph = _digraph(nodes, pairs)
     best: tuple[str, ...] | None = None
     for component in nx.strongly_connected_components(graph):
@@ -68,6 +71,25 @@ def _digraph(nodes: Iterable[str], pairs: Iterable[Pair]) -> nx.DiGraph[str]:
     graph.add_nodes_from(sorted(nodes))
     graph.add_edges_from(sorted(pairs))
     return graph
+
+
+def _is_acyclic(nodes: Sequence[str], pairs: Sequence[Pair]) -> bool:
+    """Whether taking away what nothing leads to takes everything away (Kahn 1962); most graphs are asked only this."""
+    into = dict.fromkeys(nodes, 0)
+    follow: dict[str, list[str]] = {}
+    for source, target in pairs:
+        into[target] = into.get(target, 0) + 1
+        into.setdefault(source, 0)
+        follow.setdefault(source, []).append(target)
+    free = [node for node, count in into.items() if count == 0]
+    left = len(into)
+    while free:
+        left -= 1
+        for target in follow.get(free.pop(), ()):
+            into[target] -= 1
+            if into[target] == 0:
+                free.append(target)
+    return left == 0
 
 
 def _cycle_from(within: Mapping[str, Sequence[str]], start: str, most: int) -> tuple[str, ...] | None:

@@ -156,10 +156,10 @@ class _Builder:
                 continue
             source, target = self.ops[edge.source], self.ops[edge.target]
             slots = {i.slot for i in crossing_inputs(self.rows, target) if i.source == source.id}
-            passes = target.params.epochs if isinstance(target.params, UpdateParams) else 1
             made, read = self._rows(source), self._share(source, target, crossing=bool(slots))
-            passes = target.params.epochs if isinstance(target.params, UpdateParams) else 1
-            produce = made * passes / self.firings(source)
+            if isinstance(target.params, UpdateParams):
+                made *= target.params.epochs
+            produce = _split(made, self.firings(source))
             channel = self._channel(edge.id, source.id, target.id, produce, read)
             yield channel if self.streamed else self._sized(channel, edge)
 
@@ -170,7 +170,7 @@ class _Builder:
         made = self._rows(source)
         if isinstance(target.params, UpdateParams):
             return made * self._minibatch(target) / self._prompts(target)
-        return (self._prompts(source) if crossing else made) / self.firings(target)
+        return _split(self._prompts(source) if crossing else made, self.firings(target))
 
     def _weights(self) -> Iterator[Channel]:
         """update → publish → receive → the ops of the role that reads the weights."""
@@ -216,7 +216,9 @@ class _Builder:
         """With rates in whole numbers: as given, or in parts of a row."""
         parts = lcm(produce.denominator, consume.denominator)
         ends = (self.actor_of.get(source, source), self.actor_of.get(target, target))
-        return Channel(name, *ends, produce=int(produce * parts), consume=int(consume * parts))
+        made = produce.numerator * (parts // produce.denominator)
+        read = consume.numerator * (parts // consume.denominator)
+        return Channel(name, *ends, produce=made, consume=read)
 
     def _prompts(self, op: Op) -> Fraction:
         return Fraction(max(1, self.rows.nominal(op)[0]))
@@ -249,6 +251,11 @@ def _actors(graph: Graph) -> dict[str, str]:
     for members in interactions(graph):
         names |= dict.fromkeys(members, " with ".join(sorted(members)))
     return names
+
+
+def _split(rows: Fraction, firings: Fraction) -> Fraction:
+    """Rows of one firing. Most ops fire once, and fractions are slow."""
+    return rows if firings == 1 else rows / firings
 
 
 def _role(end: str) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flowrl.graph.algorithms import Pair, ancestors, toposort
-from flowrl.graph.graph import Edge, EdgeKind, Kind, Op, Role
+from flowrl.graph.graph import Edge, EdgeKind, Graph, Kind, Op, Role
+from flowrl.graph.once import once
 
 Producers = Mapping[str, frozenset[str]]
 """Column → ids of the ops whose column it may be."""
@@ -86,6 +87,12 @@ def data_links(ops: Iterable[Op], roles: Iterable[Role], declared: Iterable[Edge
     steps = {(op.role, op.label): op.id for op in known.values() if op.role in envs and op.method == "step"}
     links += [Link(resets[key], steps[key], None) for key in sorted(resets.keys() & steps.keys(), key=str)]
     return tuple(sorted(links, key=lambda link: (link.source, link.target, link.edge or "")))
+
+
+@once
+def links_of(graph: Graph) -> tuple[Link, ...]:
+    """The links of a graph's declared edges."""
+    return data_links(graph.ops, graph.roles, graph.declared)
 
 
 def records(ops: Iterable[Op], roles: Iterable[Role], declared: Iterable[Edge]) -> Records:

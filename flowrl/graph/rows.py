@@ -20,7 +20,7 @@ from flowrl.graph.algorithms import reachable, toposort
 from flowrl.graph.graph import EdgeKind, Graph, Op
 from flowrl.graph.once import once
 from flowrl.graph.params import DataParams, EstimateParams, FilterParams, GenerateParams
-from flowrl.graph.records import data_links
+from flowrl.graph.records import links_of
 from flowrl.graph.types import Granularity
 
 PAIR = 2
@@ -230,7 +230,7 @@ def trained_ops(graph: Graph) -> frozenset[str]:
     back += [
         pair for e in edges if e.kind is EdgeKind.INTERACTION for pair in ((e.target, e.source), (e.source, e.target))
     ]
-    back += [(link.target, link.source) for link in data_links(graph.ops, graph.roles, graph.declared)]
+    back += [(link.target, link.source) for link in links_of(graph)]
     return reachable((op.id for op in graph.ops if op.method == "update"), back)
 
 
@@ -299,7 +299,7 @@ def _sources(graph: Graph) -> Mapping[str, frozenset[str]]:
     """The ops directly above each op: along declared edges, and along bound inputs of ops that passes added. A record
     passes through an op that was removed: its edges still order what stands below a filter."""
     above: dict[str, set[str]] = {op.id: set() for op in graph.ops}
-    for link in data_links(graph.ops, graph.roles, graph.declared):
+    for link in links_of(graph):
         above[link.target].add(link.source)
     for source, target in _through_removed(graph, above.keys()):
         above[target].add(source)

@@ -111,7 +111,7 @@ def balance(actors: Iterable[str], channels: Sequence[Channel]) -> Balance:
         if actor not in rates:
             component = _spread(actor, beside, rates, ways)
             repetitions |= _smallest(component, rates)
-    wrong = (c for c in channels if rates[c.source] * c.produce != rates[c.target] * c.consume)
+    wrong = (c for c in channels if repetitions[c.source] * c.produce != repetitions[c.target] * c.consume)
     return Balance({actor: repetitions[actor] for actor in order}, tuple(_conflict(c, rates, ways) for c in wrong))
 
 

@@ -11,7 +11,7 @@ from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Kind, Op
 from flowrl.graph.lag import path_lags
 from flowrl.graph.once import once
 from flowrl.graph.rates import balance_of, step_rates, versions_per_step
-from flowrl.graph.records import data_links
+from flowrl.graph.records import links_of
 from flowrl.graph.rows import rows_of
 from flowrl.graph.sdf import Deadlock, schedule
 from flowrl.graph.types import dtypes_agree
@@ -55,8 +55,9 @@ def owners_exist(graph: Graph) -> Iterator[str]:
 def ends_exist(graph: Graph) -> Iterator[str]:
     ops, roles = {op.id for op in graph.ops}, {role.name for role in graph.roles}
     gone = {removal.id for removal in graph.removed}
+    ops_ever, roles_ever = ops | gone, roles | gone
     for edge in graph.declared:
-        known = (roles if edge.kind is EdgeKind.WEIGHTS else ops) | gone
+        known = roles_ever if edge.kind is EdgeKind.WEIGHTS else ops_ever
         yield from (f"declared edge {edge.id} ends at {end}" for end in (edge.source, edge.target) if end not in known)
     for edge in graph.edges:
         known = roles if edge.kind is EdgeKind.WEIGHTS else ops
@@ -64,7 +65,7 @@ def ends_exist(graph: Graph) -> Iterator[str]:
 
 
 def records_exist(graph: Graph) -> Iterator[str]:
-    links = data_links(graph.ops, graph.roles, graph.declared)
+    links = links_of(graph)
     cycle = find_cycle((op.id for op in graph.ops), ((link.source, link.target) for link in links))
     if cycle is not None:
         yield f"declared data edges go round: {' -> '.join(cycle)}"

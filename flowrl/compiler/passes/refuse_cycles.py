@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Label, diagnose
 from flowrl.graph.algorithms import find_cycle
 from flowrl.graph.graph import Edge, Graph
-from flowrl.graph.records import Link, data_links
+from flowrl.graph.records import Link, links_of
 
 
 def refuse_cycles(graph: Graph) -> Graph:
@@ -16,7 +16,7 @@ def refuse_cycles(graph: Graph) -> Graph:
 
     Requires: nothing. Ensures: the declared data edges are acyclic, so that records exist.
     """
-    links = data_links(graph.ops, graph.roles, graph.declared)
+    links = links_of(graph)
     cycle = find_cycle((op.id for op in graph.ops), ((link.source, link.target) for link in links))
     if cycle is None:
         return graph
