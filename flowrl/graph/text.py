@@ -15,6 +15,7 @@ that starts with `#` is a comment.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Iterator
@@ -144,12 +145,18 @@ def _line(word: str, value: msgspec.Struct, name: str | None = None, whole: bool
         parts.append(_json(getattr(value, name)))
     if config.tag is not None:
         parts.append(f"type={_json(config.tag)}")
-    for field in msgspec.structs.fields(value):
+    for field in _fields(type(value)):
         held = getattr(value, field.name)
         if field.name in (name, *_SPANS, *_OWN_LINES) or (held == _default(field) and not (whole and held)):
             continue
         parts.append(f"{field.encode_name}={_json(_without(json.loads(msgspec.json.encode(held)), _SPANS))}")
     return " ".join(parts)
+
+
+@functools.cache
+def _fields(of: type[msgspec.Struct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """msgspec works them out anew each time, which takes longer than all the rest of a line."""
+    return msgspec.structs.fields(of)
 
 
 def _default(field: msgspec.structs.FieldInfo) -> object:
