@@ -8,7 +8,7 @@ exactly, or does not fit, gives None, and the caller lists.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flowrl.report.layers import layers
 from flowrl.report.tracks import Net, Routed, route
@@ -116,7 +116,25 @@ def _grid(placed: Sequence[Sequence[str]], arcs: Iterable[_Arc], labels: Mapping
         columns.append(tuple(column))
         before = _bundled(names, targets)
         bundles.append(before)
-    return _Grid(tuple(columns), tuple(bundles[:-1]))
+    return _Grid(_lowered(columns, targets), tuple(bundles[:-1]))
+
+
+def _lowered(
+    columns: Sequence[tuple[_Cell, ...]], targets: Mapping[str, tuple[str, ...]]
+) -> tuple[tuple[_Cell, ...], ...]:
+    """Each cell down to the highest of its targets, as far as there is room: straight lines cross least."""
+    tops: dict[str, int] = {}
+    made: list[tuple[_Cell, ...]] = []
+    for column in reversed(columns):
+        cells: list[_Cell] = []
+        floor: int | None = None
+        for cell in reversed(column):
+            wanted = max(cell.top, min((tops[name] for name in targets.get(cell.name, ())), default=cell.top))
+            top = wanted if floor is None else max(cell.top, min(wanted, floor - cell.height))
+            cells.append(replace(cell, top=top))
+            tops[cell.name] = floor = top
+        made.append(tuple(reversed(cells)))
+    return tuple(reversed(made))
 
 
 def _bundled(names: Sequence[str], targets: Mapping[str, tuple[str, ...]]) -> tuple[_Bundle, ...]:
