@@ -82,7 +82,7 @@ def test_an_example_said_in_python(name: str) -> None:
     assert digests(found) == digests(spec)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(flows())
 def test_drawn_flows_in_python_are_their_yaml(flow: dict[str, Any]) -> None:
     """Said by calls and read from text a drawn flow is the same, and it comes back from YAML."""
@@ -94,7 +94,7 @@ def test_drawn_flows_in_python_are_their_yaml(flow: dict[str, Any]) -> None:
     assert found.stages == python.stages
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(flows())
 def test_drawn_flows_are_stable_when_written_twice(flow: dict[str, Any]) -> None:
     spec = loads(as_text(flow))
