@@ -12,6 +12,7 @@ from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Kind, Op
 from flowrl.graph.params import UpdateParams
 from flowrl.graph.rates import versions_per_step
+from flowrl.graph.rows import rows_of
 from flowrl.plan.plan import Pool, StageRun
 from flowrl.program.phases import Phase, phase_of
 from flowrl.program.program import Instruction, InstructionKind, Rows
@@ -104,16 +105,18 @@ def _runs(graph: Graph, op: Op, pool: Pool, looks_on: bool) -> list[Draft]:
 
 
 def _rows(graph: Graph, op: Op, firing: int, firings: int) -> Rows:
-    """Prompts [i·P/N, (i+1)·P/N) of the step for minibatch i of N; each epoch goes through the N again."""
+    """Prompts [i·P/N, (i+1)·P/N) for minibatch i of N, of the P prompts that filters leave (the most, where that is
+    random); each epoch goes through the N again."""
     epochs = op.params.epochs if isinstance(op.params, UpdateParams) else graph.step.epochs
     if firings == 1:
         return Rows()
     if firings % epochs:
         raise InternalError(f"`{op.id}` fires {firings} times in {epochs} epochs")
     minibatches = firings // epochs
-    if graph.step.prompts % minibatches:
-        raise InternalError(f"`{op.id}`: {graph.step.prompts} prompts do not divide into {minibatches} minibatches")
-    size = graph.step.prompts // minibatches
+    prompts, _ = rows_of(graph).nominal(op)
+    if prompts % minibatches:
+        raise InternalError(f"`{op.id}`: {prompts} prompts do not divide into {minibatches} minibatches")
+    size = prompts // minibatches
     start = firing % minibatches * size
     return Rows(start=start, stop=start + size)
 
