@@ -7,7 +7,8 @@ they hold. Devices that do the same are one entry: `node0/0 .. node1/7`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from math import ceil
 
 from flowrl.graph.graph import EdgeKind, Graph, Op
@@ -99,7 +100,8 @@ class _PoolMemory:
             yield self._entry(f"load {role.role.name}", devices, role, sampler_lines(role))
             return
         if not engine_memory.is_vllm(role):
-            yield self._entry(f"load {role.role.name}", devices, role, training_memory.load_lines(role))
+            lines = self._kept(("load", *self._where(role)), lambda: training_memory.load_lines(role))
+            yield self._entry(f"load {role.role.name}", devices, role, lines)
             return
         generate = self._generate_op(role)
         if generate is not None and not role.device.is_cpu:
@@ -115,13 +117,31 @@ class _PoolMemory:
             source, target = edge.source.split(".")[0], edge.target.split(".")[0]
             for role in self.placed:
                 if role.role.name == source:
-                    lines = training_memory.export_lines(role)
+                    lines = self._kept(("export", *self._where(role)), partial(training_memory.export_lines, role))
                     yield self._entry(f"send_weights {source} => {target}", devices, role, lines)
                 if role.role.name == target:
-                    lines = engine_memory.receive_lines(role, self._resident(role))
+                    held = self._resident(role)
+                    key = ("receive", *self._where(role))
+                    lines = self._kept(key, partial(engine_memory.receive_lines, role, held))
                     yield self._entry(f"receive_weights {source} => {target}", devices, role, lines)
 
     def _at_work(self, role: Placed, op: Op, stage: int) -> Lines:
+        return self._kept((op.id, stage, *self._where(role)), lambda: self._work_lines(role, op, stage))
+
+    def _kept(self, key: tuple[object, ...], make: Callable[[], Lines]) -> Lines:
+        """Lines by all that they depend on: the candidates of a search differ in one role or two."""
+        found = self.work.lines.get(key)
+        if found is None:
+            found = self.work.lines[key] = make()
+        return found
+
+    def _where(self, role: Placed) -> tuple[object, ...]:
+        layout = role.layout
+        axes = (layout.dp, layout.tp, layout.pp, layout.cp, layout.ep, role.layout_origin, role.kv_origin)
+        state = (role.offloaded, role.recompute, role.shared, role.group.name, self.limit)
+        return (role.role.name, len(self.pool.devices), *axes, *state)
+
+    def _work_lines(self, role: Placed, op: Op, stage: int) -> Lines:
         if role.shape is None:
             return self._resident(role)
         if role.backend == "diffusers":
@@ -159,7 +179,8 @@ class _PoolMemory:
         """What the role holds between its ops: the same in every phase, so worked out once."""
         found = self._held.get(role.role.name)
         if found is None:
-            found = self._held[role.role.name] = self._resident_lines(role)
+            key = ("held", *self._where(role))
+            found = self._held[role.role.name] = self._kept(key, lambda: self._resident_lines(role))
         return found
 
     def _resident_lines(self, role: Placed) -> Lines:

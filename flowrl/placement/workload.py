@@ -18,6 +18,7 @@ from flowrl.placement.counts import Counts, Rows, is_judge
 from flowrl.placement.denoiser import denoise_passes, image_lengths
 from flowrl.placement.ledger import Given
 from flowrl.placement.request import PlacementRequest
+from flowrl.plan.plan import LedgerLine
 
 UNKNOWN_PROMPT_TOKENS = 1024
 MEAN_SHARE = 0.5
@@ -61,6 +62,8 @@ class Workload:
         self._counts = Counts(graph, request)
         self._ops = {op.id: op for op in graph.ops}
         self._interactions = interactions(graph)
+        self.lines: dict[tuple[object, ...], list[LedgerLine]] = {}
+        """Ledger lines of roles at work, kept by memory.py for the candidates of one search."""
         self._rows: dict[str, Rows] = {}
         self._lengths: dict[str, Lengths] = {}
         self._sources: dict[str, list[str]] = {}
