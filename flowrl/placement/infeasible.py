@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,10 @@ _PLACE = re.compile(r"[^\s,;()]+:\d+:\d+")
 SHOWN_EDITS = 3
 SMALL_SHARE = 0.01
 LONGEST_FORMULA = 72
+
+
+MOST_CANDIDATES = 200
+"""Placements that are worked out to find edits that fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +120,10 @@ def _origin(entry: LedgerLine) -> str:
 def _fixes(situation: Situation, shapes: Mapping[str, ModelShape], tightest: Memory, best: Candidate) -> list[_Fix]:
     """Edits that fit, the cheapest in step time first; equal ones in the order they are tried; more devices last."""
     graph, cluster, request = situation
+    tries = _Tries(situation, shapes, best)
 
     def fitting(edits: Iterable[Edit]) -> list[_Fix]:
-        tried = (_tried(edit, situation, shapes, tightest, best) for edit in edits)
+        tried = (_tried(edit, tries, tightest) for edit in edits)
         return [fix for fix in tried if fix is not None]
 
     guilty = _guilty(best)
@@ -133,26 +138,38 @@ def _guilty(best: Candidate) -> frozenset[str]:
     return frozenset(line.role for entry in over for line in entry.lines if line.role is not None)
 
 
-def _tried(
-    edit: Edit, situation: Situation, shapes: Mapping[str, ModelShape], tightest: Memory, best: Candidate
-) -> _Fix | None:
+def _tried(edit: Edit, tries: _Tries, tightest: Memory) -> _Fix | None:
     for text, apply in edit:
-        changed = _placed(apply(situation), situation, shapes, best)
+        changed = tries.placed(apply)
         if changed is not None and changed.laid.fits:
             freed = tightest.peak_bytes - _peak_of(changed, tightest)
-            return _Fix(text, freed, changed.seconds - best.seconds)
+            return _Fix(text, freed, changed.seconds - tries.best.seconds)
     return None
 
 
-def _placed(
-    changed: Situation, before: Situation, shapes: Mapping[str, ModelShape], best: Candidate
-) -> Candidate | None:
-    graph, cluster, request = changed
-    same_pools = cluster == before[1] and request == before[2]
-    try:
-        return search(graph, cluster, request, shapes, only=best.option.label if same_pools else None)[0]
-    except FlowError:
-        return None
+@dataclass(slots=True)
+class _Tries:
+    """Places changed flows again, a limited number of candidates in all: explaining must not take longer than planning.
+    What is left out is an edit that might have been shown."""
+
+    situation: Situation
+    shapes: Mapping[str, ModelShape]
+    best: Candidate
+    left: int = MOST_CANDIDATES
+
+    def placed(self, apply: Callable[[Situation], Situation]) -> Candidate | None:
+        if self.left <= 0:
+            return None
+        graph, cluster, request = apply(self.situation)
+        same_pools = cluster == self.situation[1] and request == self.situation[2]
+        try:
+            only = self.best.option.label if same_pools else None
+            best, tried = search(graph, cluster, request, self.shapes, only=only)
+        except FlowError:
+            self.left -= 1
+            return None
+        self.left -= sum(1 + len(each.variants) for each in tried)
+        return best
 
 
 def _peak_of(candidate: Candidate, tightest: Memory) -> int:
