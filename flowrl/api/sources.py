@@ -42,6 +42,8 @@ def _op_files(params: OpParams | None) -> Iterator[tuple[str, str]]:
     if isinstance(params, DataParams):
         yield from [_data_file(params.source)] if params.source else []
         yield from [("template", params.template)] if params.template is not None else []
+        for source in params.sources.values():
+            yield from _op_files(source)
     functions: list[str | None] = []
     if isinstance(params, ScoreParams | FilterParams | CallParams):
         functions.append(params.function)
