@@ -32,18 +32,21 @@ Bound = Mapping[tuple[str, str], str]
 
 @dataclass
 class TextAfterEachPass:
-    """An instrument: the text of the graph reads back, whatever pass has just run."""
+    """An instrument: the text of the graph reads back, whatever pass has just run (those that change nothing aside)."""
 
     seen: list[str] = field(default_factory=list[str])
+    last: Graph | None = None
 
     def before(self, name: str, graph: Graph) -> None:
         if not self.seen:
             self.after("lowered", graph)
 
     def after(self, name: str, graph: Graph) -> None:
-        text = print_graph(graph)
-        assert parse_graph(text) == without_spans(graph), name
         self.seen.append(name)
+        plain = replace(graph, passes=())
+        if plain != self.last:
+            assert parse_graph(print_graph(graph)) == without_spans(graph), name
+        self.last = plain
 
 
 def _bound(flow: Graph) -> Bound:
@@ -117,7 +120,7 @@ def _within_step(edges: Iterable[Edge]) -> list[tuple[str, str]]:
 
 
 @given(any_flows())
-@settings(max_examples=260, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_whatever_is_read_stays_bound_and_whatever_goes_has_a_reason(flow: Graph) -> None:
     bound, spaces = _bound(flow), _spaces(flow)
     live, deciding = _live(flow, bound), _deciding(flow, spaces)
