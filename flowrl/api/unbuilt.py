@@ -107,6 +107,14 @@ def _lagging(stage: StagePlan) -> Iterator[Place]:
         yield (stage.name, whole.spans.get("max_lag")) if is_whole else (edge.id, edge.span)
 
 
+def _refreshed(stage: StagePlan) -> Iterator[Place]:
+    """Weights that travel to a scorer or a reward model."""
+    kinds = {role.name: role.kind for role in stage.graph.roles}
+    for edge in stage.graph.edges:
+        if edge.kind is EdgeKind.WEIGHTS and kinds[edge.target] is not Kind.GENERATOR:
+            yield edge.id, edge.span
+
+
 UNBUILT: tuple[Unbuilt, ...] = (
     # roles
     Unbuilt("a filter", "steps that train on every row", roles(lambda r: r.kind is Kind.FILTER), whole=True),
@@ -167,6 +175,7 @@ UNBUILT: tuple[Unbuilt, ...] = (
         "edges that wait",
         edges(lambda e: e.timeout_seconds is not None or e.on_timeout is not None),
     ),
+    Unbuilt("weights that travel to a scorer or a reward", "weights that travel to a generator", _refreshed),
     Unbuilt("`every_updates`", "one version a step, or `every_steps`", edges(lambda e: e.every_updates is not None)),
     # step, schedule, run
     Unbuilt("refill", "the prompts that filters leave", step(lambda s: s.graph.step.refill is not None, "refill")),

@@ -169,6 +169,16 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     ),
     "a transport of one's own": ((SYNC, "- {edge: actor_train => actor_infer, transport: disk}"),),
     "a timeout of an edge": ((SYNC, "- {edge: actor_train => actor_infer, timeout_seconds: 60}"),),
+    "weights that travel to a scorer or a reward": (
+        (REWARD, REWARD + "\n  reference: {model: policy, backend: fsdp}"),
+        ("update: {loss: ppo}", "update: {loss: ppo, kl: {coef: 0.1, form: k3}}"),
+        ("  - actor_infer.generate -> reward.score", "  - actor_infer.generate -> reward.score, reference.log_probs"),
+        (
+            "  - advantage.estimate -> actor_train.update",
+            "  - advantage.estimate, reference.log_probs -> actor_train.update",
+        ),
+        (SYNC, SYNC + "\n  - {edge: actor_train => reference, every_steps: 10}"),
+    ),
     "`every_updates`": ((SYNC, "- {edge: actor_train => actor_infer, every_updates: 1}"),),
     "refill": (
         (REWARD, f"{REWARD}\n  few: {{kind: filter, rule: zero_spread, by: reward.rewards}}"),
