@@ -9,7 +9,9 @@ tokens, its room and a slot. Each completes on its own.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from flowrl.diag.diagnostic import InternalError
@@ -27,6 +29,8 @@ class _Lane:
     step: int
     index: int = 0
     running: Firing | None = None
+    queued: tuple[int, int] | None = None
+    """Its entry among the lanes of its stream that may start."""
 
     @property
     def head(self) -> Instruction:
@@ -88,7 +92,10 @@ class Executor:
         lanes = [lane for state in self._streams for lane in state.lanes]
         self._unfinished = sum(lane.step <= self.last_step for lane in lanes)
         self._awake = {lane.place: lane for lane in lanes}
-        """Lanes that something has happened to since they were last seen not to be able to start."""
+        """Lanes that something has happened to since they were last looked at."""
+        self._queues: tuple[list[tuple[int, int]], ...] = tuple([] for _ in self._streams)
+        """Of each stream the lanes that may start but for slots, as (step, place), in order."""
+        self._lane_at = {(state.stream.pool, lane.place[1]): lane for state in self._streams for lane in state.lanes}
 
     @property
     def done(self) -> bool:
@@ -117,12 +124,12 @@ class Executor:
         """Firings that may start now, all of them together: by stream, the earliest step first."""
         free = {state.stream.pool: state.free_slots for state in self._streams}
         found: dict[str, Firing] = {}
-        for lane in self._startable():
+        for lane in self._startable(free):
             wanted = self._members(lane)
             taken = Counter(self._pool_of(other) for other in wanted)
             if lane.head.id in found or any(free[pool] < count for pool, count in taken.items()):
                 continue
-            free |= {pool: free[pool] - count for pool, count in taken.items()}
+            free.update({pool: free[pool] - count for pool, count in taken.items()})
             found |= {other.head.id: self._next_of(other) for other in wanted}
         return tuple(sorted(found.values(), key=self._turn))
 
@@ -130,19 +137,27 @@ class Executor:
         stream, lane = self._lane_of[firing.instruction.id].place
         return stream, firing.step, lane
 
-    def _startable(self) -> list[_Lane]:
-        """Lanes that may start but for slots: by stream, the earliest step first. The others sleep until woken."""
-        for place, lane in list(self._awake.items()):
-            if not self._may_start(lane):
-                del self._awake[place]
-        return sorted(self._awake.values(), key=lambda lane: (lane.place[0], lane.step, lane.place[1]))
+    def _startable(self, free: Mapping[str, int]) -> Iterator[_Lane]:
+        """Lanes that may start but for slots: by stream, the earliest step first. The rest of a stream is not looked at
+        once `free`, which the caller keeps, has no slot of it."""
+        for lane in self._awake.values():
+            if self._may_start(lane):
+                lane.queued = (lane.step, lane.place[1])
+                insort(self._queues[lane.place[0]], lane.queued)
+        self._awake.clear()
+        for state, queue in zip(self._streams, self._queues, strict=True):
+            for _, place in queue:
+                if free[state.stream.pool] == 0:
+                    break
+                yield self._lane_at[state.stream.pool, place]
 
     def _wake(self, lane: _Lane) -> None:
         """Look at the lane again, and at those that wait for its head to start together with theirs."""
-        self._awake[lane.place] = lane
-        for id in self._together.get(lane.head.id, ()):
-            other = self._lane_of[id]
-            self._awake[other.place] = other
+        for each in (lane, *(self._lane_of[id] for id in self._together.get(lane.head.id, ()))):
+            self._awake[each.place] = each
+            if each.queued is not None:
+                self._queues[each.place[0]].remove(each.queued)
+                each.queued = None
 
     def start(self, firing: Firing) -> None:
         lane = self._lane_of[firing.instruction.id]

@@ -25,10 +25,13 @@ _END = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*(@[A-Za-z_][\w-]*)?)?\Z")
 _COMMON = ("every_steps", "start_step", "timeout_seconds", "on_timeout", "remove")
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "->": (*_COMMON, "fields"),
-    "=>": (*_COMMON, "every_updates", "transport", "max_lag", "fields"),
+    "=>": (*_COMMON, "every_updates", "transport", "max_lag"),
     "<->": ("timeout_seconds", "on_timeout", "remove"),
 }
 """Which attributes an edge of each arrow takes."""
+
+_PUBLISHING = ("every_steps", "every_updates")
+"""Two ways of saying when a version is published, of which an edge takes one."""
 
 ALL_ATTRIBUTES: tuple[str, ...] = tuple(dict.fromkeys(name for names in ATTRIBUTES.values() for name in names))
 
@@ -81,8 +84,11 @@ def resolve_edges(node: Node, report: list[Diagnostic]) -> Node:
             _remove(edge, attributes, home, report)
             continue
         for pair in edge.pairs():
-            attributes[pair] = {**attributes.get(pair, {}), **edge.attributes}
+            earlier = attributes.get(pair, {})
+            attributes[pair] = {**earlier, **edge.attributes}
             home.setdefault(pair, index)
+            if not set(_PUBLISHING) <= set(edge.attributes):  # else told already
+                _check_publishing(attributes[pair], _fresh(earlier, edge.attributes), report)
     items = [item for index, edge in enumerate(written) for item in _emit(edge, index, attributes, home)]
     return replace(node, items=tuple(items))
 
@@ -269,8 +275,9 @@ def _end_problem(name: str, arrow: str) -> str | None:
         return "an end is `role.op`, `role.op@label` or `data.NAME`" if arrow != "=>" else "an end of `=>` is a role"
     if arrow == "=>" and "." in name:
         return f"weights travel between roles: write `{name.partition('.')[0]}`"
-    if arrow == "->" and "." not in name:
-        return f"data travels between ops: write `{name}.OP`"
+    if arrow != "=>" and "." not in name:
+        what = "data travels" if arrow == "->" else "turns pass"
+        return f"{what} between ops: write `{name}.OP`"
     return None
 
 
@@ -281,9 +288,21 @@ def _check_attributes(edge: _Written, report: list[Diagnostic]) -> None:
             fit = " and ".join(f"`{arrow}`" for arrow, names in ATTRIBUTES.items() if key in names)
             problem, rule = f"`{key}` on an edge `{edge.arrow}`", f"`{key}` is for edges {fit}"
             report.append(diagnose("FR0112", entry.key_span, problem=problem, rule=rule))
-    both = [edge.attributes[key] for key in ("every_steps", "every_updates") if key in edge.attributes]
-    if len(both) == 2:
-        also = (Label(both[0].key_span, "the other"),)
-        rule = "weights are published by steps or by optimizer updates, not by both"
-        problem = f"`{both[1].key}` beside `{both[0].key}`"
-        report.append(diagnose("FR0112", both[1].key_span, also=also, problem=problem, rule=rule))
+    _check_publishing(edge.attributes, tuple(edge.attributes), report)
+
+
+def _check_publishing(attributes: Mapping[str, Entry], fresh: Sequence[str], report: list[Diagnostic]) -> None:
+    """FR0112 for both ways of publishing on one edge, at the one that was written last (of `fresh`)."""
+    if not set(_PUBLISHING) <= attributes.keys() or not set(_PUBLISHING) & set(fresh):
+        return
+    last = next(key for key in reversed(_PUBLISHING) if key in fresh)
+    other = next(key for key in _PUBLISHING if key != last)
+    also = (Label(attributes[other].key_span, "the other"),)
+    rule = "weights are published by steps or by optimizer updates, not by both"
+    problem = f"`{last}` beside `{other}`"
+    report.append(diagnose("FR0112", attributes[last].key_span, also=also, problem=problem, rule=rule))
+
+
+def _fresh(earlier: Mapping[str, Entry], own: Mapping[str, Entry]) -> tuple[str, ...]:
+    """The keys that an entry adds to those of the same edge above it."""
+    return tuple(key for key in own if key not in earlier)

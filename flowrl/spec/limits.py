@@ -1,25 +1,28 @@
 """How much one flow may hold, so that checking it takes seconds and not hours: entries of its sections, and edges.
 
-Takes the tree with presets and included files worked in; raises FR0030 or FR0032. Limits of text, depth and values are
-yaml_tree.py's, those of included files include.py's.
+Takes the tree with presets and included files worked in; raises FR0032 or FR0033 (edges.py counts edges, FR0030).
+Limits of text, depth and values are yaml_tree.py's, those of included files include.py's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 
 from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.diag.span import Span
-from flowrl.spec.tree import MappingNode, Node, SequenceNode
+from flowrl.spec.tree import MappingNode, Node, ScalarNode, SequenceNode, may_be_template, walk
 
 MOST_EDGES = 10_000
 """Pairs of ends, after commas are fanned out."""
+MOST_TEMPLATES = 500
+"""Scalars that Jinja2 has to compile, about a millisecond each."""
 MOST_ENTRIES: Mapping[str, int] = {
     "roles": 1000,
     "edges": 5000,
     "models": 500,
     "data": 500,
-    "vars": 2000,
+    "vars": 1000,
     "assume": 2000,
     "allow": 500,
     "stages": 32,
@@ -28,12 +31,16 @@ MOST_ENTRIES: Mapping[str, int] = {
 
 
 def check_limits(root: MappingNode) -> None:
-    """Raises FlowError FR0032 for the first section with too many entries."""
+    """Raises FlowError at the first entry too many of a section (FR0032), else the first such template (FR0033)."""
     _check(root)
     stages = root.get("stages")
     for stage in stages.items if isinstance(stages, SequenceNode) else ():
         if isinstance(stage, MappingNode):
             _check(stage)
+    templates = (node for _, node in walk(root) if isinstance(node, ScalarNode) and may_be_template(node))
+    extra = next(islice(templates, MOST_TEMPLATES, None), None)
+    if extra is not None:
+        raise FlowError(diagnose("FR0033", extra.span, limit=MOST_TEMPLATES))
 
 
 def _check(flow: MappingNode) -> None:

@@ -42,10 +42,11 @@ def parse_name(text: str) -> Name:
 def lower_edges(stage: Stage) -> tuple[tuple[Edge, ...], dict[str, CallSite]]:
     """The declared edges in the order written, and the calls at their ends by op id. Unknown names are reported once an
     end, and edges with such an end left out."""
-    known: set[str] = set()
+    calls: set[str] = set()
+    roles: set[str] = set()
     edges: list[Edge] = []
     for index, document in enumerate(stage.document.edges):
-        check = _check_role if document.arrow == "=>" else _check_call
+        check, known = (_check_role, roles) if document.arrow == "=>" else (_check_call, calls)
         good = {
             end
             for side, ends in (("sources", document.sources), ("targets", document.targets))
@@ -53,7 +54,7 @@ def lower_edges(stage: Stage) -> tuple[tuple[Edge, ...], dict[str, CallSite]]:
             if check(stage, end, stage.span("edges", index, side, place), known)
         }
         edges += [edge for edge in _fanned(stage, index, document) if {edge.source, edge.target} <= good]
-    return tuple(edges), _call_sites(stage, known)
+    return tuple(edges), _call_sites(stage, calls)
 
 
 def check_updates(stage: Stage, sites: Iterable[CallSite]) -> None:

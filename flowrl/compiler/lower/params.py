@@ -232,13 +232,13 @@ def kl_params(kl: KlDocument | None) -> KlParams | None:
 
 
 def _flavour(role: RewardRole) -> dict[str, Any]:
-    """Keys of a judge, sandbox, router or combine."""
+    """Keys of a judge, sandbox, router or combine, as a plan file holds them."""
     blocks = {name: getattr(role, name) for name in ("judge", "sandbox", "router")}
-    found: dict[str, Any] = {name: b.model_dump(exclude_none=True) for name, b in blocks.items() if b is not None}
+    found: dict[str, Any] = {name: b.model_dump(mode="json", exclude_none=True) for name, b in blocks.items() if b is not None}
     if role.combine is not None:
         found["combine"] = dict(role.combine)
     if isinstance(role.generate, GenerateDocument):
-        found["generate"] = role.generate.model_dump(exclude_none=True)
+        found["generate"] = role.generate.model_dump(mode="json", exclude_none=True)
     return found
 
 

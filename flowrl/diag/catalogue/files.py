@@ -196,4 +196,11 @@ CODES: tuple[Code, ...] = (
         why="a flow is a description that people read, and a check of it takes seconds",
         help="replace what is written many times by one function, data set or role that does it all",
     ),
+    Code(
+        id="FR0033",
+        headline="too many templates",
+        label="with this the flow has more than {limit:,} values with `{{{{` or `{{%`",
+        why="each template is compiled for its own",
+        help="write the values out, or take a whole mapping or list from one variable",
+    ),
 )
