@@ -75,9 +75,9 @@ def parse_graph(text: str) -> Graph:
 
 def graph_digest(graph: Graph) -> str:
     """sha256 of what the graph computes. The order of its parts, spans, how edges were declared, what was removed or
-    derived, and the graph's name do not enter."""
+    derived, and the graph's name do not enter; names of roles, data sets and labels do, for runs and metrics have them."""
     plain = {key: value for key, value in _plain(graph).items() if key not in _HOW_IT_CAME}
-    canonical = json.dumps(_unordered(_without(plain, ("origin", "derived", "chosen"))), sort_keys=True)
+    canonical = json.dumps(_unordered(_without(plain, ("origin", "derived"))), sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
@@ -106,7 +106,7 @@ _USERS = ("args", "extra", "inline", "lora", "mix", "sources")
 def _unordered(value: dict[str, Any]) -> dict[str, Any]:
     """Sort the lists whose order means nothing."""
     ops = [
-        {**op, "inputs": _sorted(op["inputs"]), "outputs": _sorted(op["outputs"])}
+        {**op, "inputs": _sorted(_without(op["inputs"], ("chosen",))), "outputs": _sorted(op["outputs"])}
         for op in cast("list[dict[str, Any]]", value["ops"])
     ]
     edges = [{**edge, "fields": sorted(edge["fields"])} for edge in cast("list[dict[str, Any]]", value["edges"])]

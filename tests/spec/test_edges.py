@@ -143,3 +143,25 @@ def test_flow_list_without_quotes(edges: str) -> None:
 def test_flow_list_with_quotes() -> None:
     spec = loads(f'{HEAD}edges: ["a.x, b.x -> c.y", a => b]\n{TAIL}')
     assert edges_of(spec) == ["a.x, b.x -> c.y", "a => b"]
+
+
+@pytest.mark.parametrize(("first", "second"), [("every_steps", "every_updates"), ("every_updates", "every_steps")])
+def test_one_way_of_publishing_also_where_an_edge_is_written_again(first: str, second: str) -> None:
+    text = changed(
+        GRPO,
+        (
+            "  - actor_train => actor_infer\n",
+            f"  - {{edge: actor_train => actor_infer, {first}: 1}}\n"
+            f"  - {{edge: actor_train => actor_infer, {second}: 1}}\n",
+        ),
+    )
+    assert codes(text) == ["FR0112"]
+    apart = text.replace(f"{second}: 1", f"{first}: 2")
+    assert codes(apart) == []
+
+
+def test_columns_do_not_travel_with_weights() -> None:
+    text = changed(
+        GRPO, ("  - actor_train => actor_infer\n", "  - {edge: actor_train => actor_infer, fields: [tokens]}\n")
+    )
+    assert codes(text) == ["FR0112"]

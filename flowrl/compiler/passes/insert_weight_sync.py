@@ -17,7 +17,7 @@ def insert_weight_sync(graph: Graph) -> Graph:
             at max_lag 2: tokens=3; with p versions a step (every_updates): tokens = p + max_lag
 
     Requires: dead roles removed. Ensures: a declared weights edge between live roles is lowered; its tokens are the
-    versions of one step and max_lag more.
+    versions of one step and max_lag more; what says no more than that a version is published once a step is left out.
     """
     live = {role.name for role in graph.roles}
     declared = (e for e in graph.declared if e.kind is EdgeKind.WEIGHTS and {e.source, e.target} <= live)
@@ -38,4 +38,12 @@ def warn_unsynced(graph: Graph) -> tuple[Diagnostic, ...]:
 
 def _lowered(graph: Graph, edge: Edge) -> Edge:
     max_lag = edge.tokens - 1 if edge.tokens else graph.schedule.max_lag
-    return replace(edge, origin=(edge.id,), tokens=versions_per_step(graph, edge) + max_lag)
+    versions = versions_per_step(graph, edge)
+    return replace(
+        edge,
+        origin=(edge.id,),
+        tokens=versions + max_lag,
+        every_steps=None if edge.every_steps == 1 else edge.every_steps,
+        every_updates=None if versions == 1 else edge.every_updates,
+        start_step=edge.start_step or None,
+    )
