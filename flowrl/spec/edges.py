@@ -22,6 +22,14 @@ _RIGHT_ARROWS: Mapping[str, str] = dict.fromkeys(("<-->", "<=>", "↔", "⇄"), 
 _HALF_ARROW = re.compile(r"\s+-\s*|\s*>\s*")
 _END = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*(@[A-Za-z_][\w-]*)?)?\Z")
 
+_ONLY_OPS: Mapping[str, str] = {
+    "actor_infer": "generate",
+    "reference": "log_probs",
+    "reward": "score",
+    "advantage": "estimate",
+}
+"""The op of roles that have their kind by name and one op."""
+
 _COMMON = ("every_steps", "start_step", "timeout_seconds", "on_timeout", "remove")
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "->": (*_COMMON, "fields"),
@@ -174,12 +182,15 @@ def _parse_entry(edges: SequenceNode, index: int, report: list[Diagnostic]) -> _
         attributes = node.without("edge").entries
         if text is None:
             fixed = _colon_for_arrow(node)
-            helps = [Help(text=f"write `- {fixed}`")] if fixed else []
+            words = f"write `- {fixed}`" if fixed else 'write `{edge: "a.op -> b.op"}`, its attributes beside it'
+            helps = [Help(text=words)]
             problem = "`:` makes a key and a value of it" if fixed else "a long edge has the key `edge`"
             report.append(diagnose("FR0110", node.span, helps=helps, problem=problem))
             return None
     if not isinstance(text, ScalarNode) or not isinstance(text.value, str):
-        report.append(diagnose("FR0110", (text or node).span, problem='an edge is text such as "a.op -> b.op"'))
+        helps = _out_of_brackets(text)
+        span = (text or node).span
+        report.append(diagnose("FR0110", span, helps=helps, problem='an edge is text such as "a.op -> b.op"'))
         return None
     if isinstance(node, ScalarNode) and edges.flow and _ARROW_LIKE.search(text.value) is None:
         report.append(_unquoted(edges, index, text))
@@ -190,6 +201,14 @@ def _parse_entry(edges: SequenceNode, index: int, report: list[Diagnostic]) -> _
     edge = _Written(*parsed, attributes=attributes, node=node if text is node else replace(node, anchor=text.anchor))
     _check_attributes(edge, report)
     return edge
+
+
+def _out_of_brackets(node: Node | None) -> list[Help]:
+    """For an edge that stands in brackets of its own."""
+    if not isinstance(node, SequenceNode) or not all(isinstance(item, ScalarNode) for item in node.items):
+        return []
+    text = ", ".join(str(item.value) for item in node.items if isinstance(item, ScalarNode))
+    return [Help(text=f"write it without the brackets: `- {text}`")] if _ARROW_LIKE.search(text) else []
 
 
 def _colon_for_arrow(node: MappingNode) -> str | None:
@@ -230,6 +249,10 @@ def _parse_arrow(
         report.append(diagnose("FR0110", span, problem="a second arrow; write one edge for each"))
         return None
     arrow = arrows[0]
+    swapped = _other_arrow(node, text, arrow)
+    if swapped is not None:
+        report.append(swapped)
+        return None
     found = len(report)
     sources = _ends(node, text, 0, arrow.start(), arrow.group(), report)
     targets = _ends(node, text, arrow.end(), len(text), arrow.group(), report)
@@ -248,6 +271,28 @@ def _no_arrow(node: ScalarNode, text: str, wrong: re.Match[str] | None) -> Diagn
     helps = [Help(text=f"write `{fixed}`")]
     span = subspan(node, wrong.start(), wrong.end())
     return diagnose("FR0110", span, helps=helps, problem=f"`{wrong.group()}` is not an arrow")
+
+
+def _other_arrow(node: ScalarNode, text: str, arrow: re.Match[str]) -> Diagnostic | None:
+    """FR0110 where all ends are of the kind that another arrow takes: then the arrow is at fault, not each end."""
+    left, right = text[: arrow.start()], text[arrow.end() :]
+    names = [name.strip() for side in (left, right) for name in side.split(",")]
+    if any(_END.match(name) is None for name in names) or len({"." in name for name in names}) > 1:
+        return None
+    bare = "." not in names[0]
+    if bare is (arrow.group() == "=>"):
+        return None
+    roles = ", ".join(dict.fromkeys(name.strip().partition(".")[0] for name in left.split(",")))
+    receivers = ", ".join(dict.fromkeys(name.strip().partition(".")[0] for name in right.split(",")))
+    weights = Help(text=f"weights: write `{roles} => {receivers}`")
+    data = Help(text=f"data: write `{left.strip()} -> {right.strip()}`")
+    if bare:
+        kind = "data between ops" if arrow.group() == "->" else "turns between ops"
+        problem, helps = f"`{arrow.group()}` carries {kind}, and these ends are roles", [weights]
+    else:
+        problem = "`=>` carries weights between roles, and these ends are ops"
+        helps = [data] if names[0].startswith("data.") else [weights, data]
+    return diagnose("FR0110", subspan(node, arrow.start(), arrow.end()), helps=helps, problem=problem)
 
 
 def _ends(node: ScalarNode, text: str, start: int, stop: int, arrow: str, report: list[Diagnostic]) -> tuple[_End, ...]:
@@ -277,7 +322,7 @@ def _end_problem(name: str, arrow: str) -> str | None:
         return f"weights travel between roles: write `{name.partition('.')[0]}`"
     if arrow != "=>" and "." not in name:
         what = "data travels" if arrow == "->" else "turns pass"
-        return f"{what} between ops: write `{name}.OP`"
+        return f"{what} between ops: write `{name}.{_ONLY_OPS.get(name, 'OP')}`"
     return None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,9 +18,9 @@ from flowrl.spec.declared import declared_at
 from flowrl.spec.document import FORMS, Document
 from flowrl.spec.flow import OriginKind, Path
 from flowrl.spec.roles import DEFAULT_KINDS, KINDS, LABEL_PREFIX, LABELLED
-from flowrl.spec.schema import StageDocument
+from flowrl.spec.schema import FlowDocument, StageDocument
 from flowrl.spec.tree import MappingNode, Node, ScalarNode, Unknown, descend, key_span, merged_at
-from flowrl.spec.types import annotation_at, document_at, expected, fields, found, options
+from flowrl.spec.types import annotation_at, document_at, expected, fields, found, is_document, options
 
 ALL_KEYS = 8
 """As many keys are listed when none is near."""
@@ -31,6 +32,10 @@ _RULES: Mapping[str, str] = {
     "less_than": "less than {lt}",
     "finite_number": "a finite number",
 }
+
+
+_GLUED = re.compile(r"(?P<key>[A-Za-z_][\w@-]*):(?P<value>\S+)\Z")
+"""A key and its value without the space that would make them so."""
 
 
 @lru_cache(maxsize=8)
@@ -82,7 +87,12 @@ class Context:
 
 
 def schema_diagnostics(error: ValidationError, context: Context) -> list[Diagnostic]:
-    found = [each for each in error.errors(include_url=False) if not _is_unknown(_path(each, context.tree), context)]
+    every = [each for each in error.errors(include_url=False) if not _is_unknown(_path(each, context.tree), context)]
+    found = [
+        each
+        for each in every
+        if each["type"] != "extra_forbidden" or _emptied(_path(each, context.tree), context) is None
+    ]
     unknown = [_path(details, context.tree) for details in found if details["type"] == "extra_forbidden"]
     return [
         _diagnostic(details, context)
@@ -95,6 +105,25 @@ def _is_unknown(path: Path, context: Context) -> bool:
     """Whether the value is that of a variable whose own fault is told."""
     node = descend(context.tree, path)
     return isinstance(node, ScalarNode) and isinstance(node.value, Unknown)
+
+
+def _emptied(path: Path, context: Context) -> str | None:
+    """The key above an unknown one that has nothing under it and would take it: its lines are not indented enough."""
+    parent = descend(context.tree, path[:-1])
+    if not isinstance(parent, MappingNode) or str(path[-1]) not in parent.entries:
+        return None
+    keys = list(parent.entries)
+    own = document_at(context.document, context.tree, path[:-1])
+    for key in reversed(keys[: keys.index(str(path[-1]))]):
+        if own is None or key not in fields(own):
+            continue
+        node = parent.entries[key].node
+        if not isinstance(node, ScalarNode) or node.value is not None or node.text:
+            return None
+        wanted = options(annotation_at(context.document, context.tree, (*path[:-1], key)))
+        takes = any(get_origin(each) is dict or (is_document(each) and path[-1] in fields(each)) for each in wanted)
+        return key if takes else None
+    return None
 
 
 def _is_misspelt(missing: Path, unknown: list[Path]) -> bool:
@@ -176,20 +205,47 @@ def _unknown_key(path: Path, context: Context) -> Diagnostic:
     document = document_at(context.document, context.tree, parent)
     known = [*(fields(document) if document is not None else []), *declared_at(context.tree, parent)]
     span = key_span(context.tree, path)
-    near = near_names(key, known)
+    every = near_names(key, known)
+    near = [name for name in every if not _is_written(context, (*parent, name), span.file)]
     helps: list[Help] = []
+    kinds = _kinds_with(key, parent, context) if not near else []
     if near:
         line = context.line_with(span, near[0])
-        certain = is_only_near(key, near) and not _is_written(context, (*parent, near[0]), span.file)
+        certain = is_only_near(key, near)
         helps = [Help(text="a key with a near name exists", span=span, replacement=line, certain=certain)]
         helps += [Help(text=f"or `{other}`") for other in near[1:]]
+    elif every:
+        helps = [Help(text=f"`{every[0]}`, which has a near name, is written already: remove one of the two")]
+    elif kinds:
+        helps = [Help(text=f"`{key}` is a key of roles of kind {' or '.join(kinds)}")]
     elif 0 < len(known) <= ALL_KEYS:
         helps = [Help(text=f"the keys are {', '.join(f'`{name}`' for name in known)}")]
     elif known:
         helps = [Help(text=f"the keys are {', '.join(known)}")]
     preset, _ = context.with_preset(span, path)
     also = (*context.with_definition(path), *preset)
-    return diagnose("FR0103", span, also=also, helps=helps, parent=parent_words(parent, context))
+    return diagnose("FR0103", span, also=also, helps=helps, parent=_of_kind(parent, context))
+
+
+def _of_kind(path: Path, context: Context) -> str:
+    """The words for a mapping; of a role with its kind, which says what keys it has."""
+    words = parent_words(path, context)
+    kind = _kind_at(path, context) if _above(path) == "roles" else ""
+    return f"{words}, {'an' if kind[0] in 'aeiou' else 'a'} {kind}" if kind else words
+
+
+def _kind_at(path: Path, context: Context) -> str:
+    """The kind of the role at `path`, written or by its name; empty if it has none."""
+    node = descend(context.tree, (*path, "kind"))
+    return str(node.value) if isinstance(node, ScalarNode) else DEFAULT_KINDS.get(str(path[-1]), "")
+
+
+def _kinds_with(key: str, parent: Path, context: Context) -> list[str]:
+    """Kinds of roles that have such a key, for a key of a role."""
+    if _above(parent) != "roles":
+        return []
+    members = options(annotation_at(context.document, context.tree, parent))
+    return [str(get_args(m.model_fields["kind"].annotation)[0]) for m in members if key in fields(m)]
 
 
 def _is_written(context: Context, path: Path, file: str) -> bool:
@@ -201,12 +257,14 @@ def _not_one_of(path: Path, context: Context) -> Diagnostic:
     node = context.node(path)
     choices = _choices(annotation_at(context.document, context.tree, path))
     value = str(node.value) if isinstance(node, ScalarNode) else ""
-    near = near_names(value, choices)
+    near = [value] if value in choices else near_names(value, choices)
     words = f"one of {', '.join(choices)}" if len(choices) > 1 else "".join(choices)
     preset, helps = context.with_preset(node.span, path)
     if near:
         line = context.line_with(node.span, near[0])
-        help_ = Help(text="a value with a near name exists", span=node.span, replacement=line)
+        quoted = value == near[0] and isinstance(node, ScalarNode) and not node.plain
+        words_ = "written without quotes" if quoted else "a value with a near name exists"
+        help_ = Help(text=words_, span=node.span, replacement=line)
         helps = [help_, *helps]
     also = (*context.with_definition(path), *preset)
     return diagnose("FR0105", node.span, also=also, helps=helps, key=_key(path), choices=words)
@@ -223,6 +281,8 @@ def _key(path: Path) -> str:
 def _out_of_range(path: Path, rule: str, context: Context) -> Diagnostic:
     node = context.node(path)
     value = node.text or str(node.value) if isinstance(node, ScalarNode) else ""
+    if isinstance(node, ScalarNode) and "{{" in value:
+        value = str(node.value)
     return _at(path, context, "FR0104", found=f"found {value}", key=_key(path), rule=rule)
 
 
@@ -233,6 +293,8 @@ def _role_kind(path: Path, context: Context) -> Diagnostic:
     if kind is None:
         near = near_names(str(path[-1]), DEFAULT_KINDS)
         helps = [Help(text=f"a role with a near name has its kind by name: `{near[0]}`")] if near else []
+        if path[-1] in FlowDocument.model_fields:
+            helps = [Help(text=f"`{path[-1]}` is a key of the flow, not a role: start it in column 1")]
         helps.append(Help(text=f"add `kind:`, one of {kinds}"))
         words = f"`{path[-1]}` has no `kind:`"
         span = key_span(context.tree, path)
@@ -261,11 +323,22 @@ def _wrong_type(path: Path, context: Context) -> Diagnostic:
     node = context.node(path)
     annotation = annotation_at(context.document, context.tree, path)
     words = expected(annotation)
-    help_ = _retyped(path, annotation, words, context)
+    help_ = _retyped(path, annotation, words, context) or _indented(path, context)
     preset, helps = context.with_preset(node.span, path)
     also = (*context.with_definition(path), *preset)
     helps = [help_, *helps] if help_ is not None else helps
     return diagnose("FR0102", node.span, also=also, helps=helps, expected=words, found=found(node))
+
+
+def _indented(path: Path, context: Context) -> Help | None:
+    """For a key with nothing under it because what follows stands beside it."""
+    parent = descend(context.tree, path[:-1])
+    keys = list(parent.entries) if isinstance(parent, MappingNode) else []
+    beside = [key for key in keys if _emptied((*path[:-1], key), context) == path[-1]]
+    if not beside:
+        return None
+    named = ", ".join(f"`{key}`" for key in beside[:ALL_KEYS])
+    return Help(text=f"indent what belongs under `{path[-1]}`: {named} {'stand' if beside[1:] else 'stands'} beside it")
 
 
 def _retyped(path: Path, annotation: Any, words: str, context: Context) -> Help | None:
@@ -274,12 +347,22 @@ def _retyped(path: Path, annotation: Any, words: str, context: Context) -> Help 
     node = context.node(path)
     if not isinstance(node, ScalarNode) or node.kind is OriginKind.PYTHON:
         return None
-    new = _spelling(node, options(annotation))
+    if words.startswith("a mapping") and node.plain and (glued := _GLUED.match(node.text)):
+        line = context.line_with(node.span, f"{glued['key']}: {glued['value']}")
+        return Help(text="put a space after the `:`", span=node.span, replacement=line)
+    new = _spelling(node, options(annotation)) if words != "a list" else _listed(node)
     line = context.line_with(node.span, new) if new is not None else None
     if line is None:
         return None
-    certain = not context.with_definition(path)
+    certain = not context.with_definition(path) and words != "a list"
     return Help(text=f"written as {words}", span=node.span, replacement=line, certain=certain)
+
+
+def _listed(node: ScalarNode) -> str | None:
+    """A text as the one entry of a list."""
+    if not isinstance(node.value, str) or not node.value or "\n" in node.text:
+        return None
+    return f"[{node.text}]" if node.plain and not set(node.text) & set(",[]{}#") else f'["{node.value}"]'
 
 
 def _spelling(node: ScalarNode, wanted: list[Any]) -> str | None:

@@ -49,7 +49,7 @@ def syntax_error(error: yaml.YAMLError, text: str, file: str) -> Diagnostic:
     row = lines[line]
     span = Span(file, line + 1, column + 1, line + 1, column + 2)
     if column < len(row) and row[column] == "\t":
-        return _tab(row, span)
+        return _tab(lines, line, span)
     template = unquoted_template(row, span)
     if template is not None:
         return template
@@ -97,16 +97,38 @@ def _inside(lines: list[str], line: int, column: int) -> tuple[int, int]:
 
 
 def _no_colon(error: yaml.YAMLError, lines: list[str], file: str, span: Span) -> Diagnostic:
+    """FR0008 for a line that has text where a key belongs, with the line as a key where one can be made of it."""
     mark: Any = getattr(error, "context_mark", None)
     if mark is not None:
         line, column = int(mark.line), int(mark.column)
         span = Span(file, line + 1, column + 1, line + 1, max(len(lines[line].rstrip()), column) + 1)
-    return diagnose("FR0008", span, problem="no `:`, so this is no key; a list entry starts with `- `")
+    row = lines[span.line - 1]
+    text = row[span.column - 1 :].rstrip()
+    glued = re.match(r"(?P<key>[\w@-]+):(?P<value>\S.*)", text)
+    split = re.match(r"(?P<key>[\w@-]+)(?: +(?P<value>[^\s:{\[][^:]*))?\Z", text)
+    found = glued or split
+    if found is None:
+        return diagnose("FR0008", span, problem="no `:`, so this is no key; a list entry starts with `- `")
+    value = f" {found['value']}" if found["value"] else ""
+    words = "put a space after the `:`" if glued else "end the key with `:`"
+    help_ = Help(text=words, span=span, replacement=f"{row[: span.column - 1]}{found['key']}:{value}")
+    problem = "a `:` without a space after it makes no key" if glued else "no `:`, so this is no key"
+    return diagnose("FR0008", span, helps=[help_], problem=problem)
 
 
-def _tab(row: str, span: Span) -> Diagnostic:
-    fixed = Help(text="indent with spaces", span=span, replacement=row.replace("\t", "  "))
-    return diagnose("FR0007", span, helps=[fixed])
+def _tab(lines: list[str], line: int, span: Span) -> Diagnostic:
+    """FR0007 with the line as it was meant: as deep as the next line where that is below the line above, else two
+    spaces for a tab."""
+    row = lines[line]
+    indent = row[: len(row) - len(row.lstrip())]
+    above = next((lines[i] for i in range(line - 1, -1, -1) if lines[i].strip()), "")
+    below = next((each for each in lines[line + 1 :] if each.strip()), "")
+    spaces = indent.replace("\t", "  ")
+    column = _first_column(below)
+    if above.rstrip().endswith(":") and "\t" not in below[: column - 1] and column > _first_column(above):
+        spaces = " " * (column - 1)
+    fixed = row.replace("\t", "  ") if span.column > len(indent) else f"{spaces}{row.lstrip()}"
+    return diagnose("FR0007", span, helps=[Help(text="indent with spaces", span=span, replacement=fixed)])
 
 
 def _is_indentation(problem: str) -> bool:

@@ -231,7 +231,8 @@ class _Reader:
     def _merge_sources(self, node: Node) -> list[Node]:
         sources: list[Node] = list(node.items) if isinstance(node, SequenceNode) else [node]
         for source in sources:
-            if not isinstance(source, MappingNode):
+            lost = any(each.code == "FR0012" and each.labels[0].span == source.span for each in self.diagnostics)
+            if not isinstance(source, MappingNode) and not lost:
                 self.diagnostics.append(diagnose("FR0016", source.span))
         return sources
 

@@ -100,7 +100,7 @@ CODES: tuple[Code, ...] = (
         headline="no flow in the document",
         label="{problem}",
         why="a flow is a mapping with `flowrl: 1`, `name`, `roles`, `edges` …",
-        help="start from `examples/quickstart.yaml`",
+        help="`flowrl init --preset grpo` writes one to start from",
     ),
     Code(
         id="FR0016",
