@@ -3,13 +3,13 @@ input, gives the bound input or what is wrong with it. Changes no graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from msgspec.structs import replace
 
 from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
 from flowrl.diag.near import near_names
-from flowrl.graph.graph import Graph, Input, Kind, Op
+from flowrl.graph.graph import Edge, Graph, Input, Kind, Op
 from flowrl.graph.params import DataParams
 from flowrl.graph.records import Records
 from flowrl.graph.signatures import FIELDS, OpSignature, makers
@@ -56,9 +56,25 @@ def _chosen(graph: Graph, records: Records, op: Op, input: Input) -> Op | Diagno
     producer = producers[0]
     own, other = space(graph, records, op.id), space(graph, records, producer.id)
     crosses = bool(own) and bool(other) and own.isdisjoint(other)
+    here, there = _data_of(graph, records, op.id), _data_of(graph, records, producer.id)
+    if crosses and here and there and here.isdisjoint(there) and not _other_call(op, input, producer):
+        return _other_prompts(op, input, here, there)
     if producer.id in records.ancestors[op.id] or (crosses and not _other_call(op, input, producer)):
         return producer
     return _not_upstream(op, input, producer, crosses)
+
+
+def _data_of(graph: Graph, records: Records, id: str) -> frozenset[str]:
+    """The data sets whose prompts the rows of op `id` belong to."""
+    sets = {op.id for op in graph.ops if isinstance(op.params, DataParams)}
+    return frozenset(sets & (records.ancestors[id] | {id}))
+
+
+def _other_prompts(op: Op, input: Input, here: Iterable[str], there: Iterable[str]) -> Diagnostic:
+    """FR0334 for a field that crosses by prompt to rows of other prompts."""
+    names = [" and ".join(f"`{name}`" for name in sorted(sets)) for sets in (here, there)]
+    helps = [Help(text=f"feed both calls of generate from {names[0]}: a field of another call comes by prompt")]
+    return diagnose("FR0334", input.span or op.span, helps=helps, op=op.id, here=names[0], there=names[1])
 
 
 def _other_call(op: Op, input: Input, producer: Op) -> bool:
@@ -127,6 +143,9 @@ def makers_here(graph: Graph, op: Op, field: str) -> list[Op]:
 
 
 def _fix(graph: Graph, records: Records, op: Op, field: str, here: Sequence[Op]) -> str:
+    narrow = _narrow(graph, records, op, field, {o.id for o in here})
+    if narrow is not None:
+        return f"`{narrow.id}` carries only {', '.join(narrow.fields)}: add `{field}` to its `fields`"
     if here:
         return f"`{here[0].id}` makes it: draw the edge `- {here[0].id} -> {op.id}`"
     scorers = [o for o in graph.ops if o.method == "log_probs" and graph.role(o.role).kind is Kind.SCORER]
@@ -145,6 +164,13 @@ def _fix(graph: Graph, records: Records, op: Op, field: str, here: Sequence[Op])
     if data:
         return f"keep the column: `{_keeper(data[0])}: {{keep: [{field}]}}`"
     return "draw an edge from the op that makes it"
+
+
+def _narrow(graph: Graph, records: Records, op: Op, field: str, makers: Set[str]) -> Edge | None:
+    """The edge on a way from a maker of the field to the op that leaves it behind, as its `fields` say."""
+    on_way = {op.id, *records.ancestors[op.id]}
+    edges = (e for e in graph.declared if e.fields and field not in e.fields and e.target in on_way)
+    return next((e for e in edges if e.source in makers or makers & records.ancestors.get(e.source, frozenset())), None)
 
 
 def _keeper(data: Op) -> str:

@@ -75,7 +75,8 @@ def parse_graph(text: str) -> Graph:
 
 def graph_digest(graph: Graph) -> str:
     """sha256 of what the graph computes. The order of its parts, spans, how edges were declared, what was removed or
-    derived, and the graph's name do not enter; names of roles, data sets and labels do, for runs and metrics have them."""
+    derived, and the graph's name do not enter; names of roles, data sets and labels do, since
+    metrics and checkpoints are named by them."""
     plain = {key: value for key, value in _plain(graph).items() if key not in _HOW_IT_CAME}
     canonical = json.dumps(_unordered(_without(plain, ("origin", "derived"))), sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()

@@ -51,6 +51,7 @@ DTYPES = (
     *("str", "bytes", "json", "messages", "image"),
 )
 """Types of one value; dims may follow in brackets."""
+_NUMBERS = DTYPES[:10]
 
 
 def element(dtype: str) -> str:
@@ -58,13 +59,19 @@ def element(dtype: str) -> str:
     return dtype.partition("[")[0]
 
 
+NUMBER = "number"
+"""What a slot takes that compares or ranks: one bool, integer or float of any width."""
+
+
 def dtypes_agree(have: str, want: str | None) -> bool:
-    """Whether a column of dtype `have` fits a slot that wants `want` (None: anything).
+    """Whether a column of dtype `have` fits a slot that wants `want` (None: anything; NUMBER: any one number).
 
     Dims in brackets are free (`f32[8]` fits `f32[K]`); a `json` column is checked when it is read, not here.
     """
     if want is None or have == "json":
         return True
+    if want == NUMBER:
+        return have in _NUMBERS
     return _element(have) == _element(want)
 
 

@@ -17,7 +17,8 @@ from flowrl.plan.plan import Pool
 
 
 def sync_faults(graph: Graph, shapes: Mapping[str, ModelShape]) -> Iterator[Diagnostic]:
-    """FR0434 for a transport that is none, FR0435 for weights that the trainer cannot name."""
+    """FR0352 for weights that do not fit their receiver, FR0434 for a transport that is none, FR0435 for weights that
+    the trainer cannot name."""
     for edge in _synced(graph):
         if edge.transport is not None and edge.transport not in TRANSPORTS:
             near = near_names(edge.transport, TRANSPORTS)
@@ -25,6 +26,7 @@ def sync_faults(graph: Graph, shapes: Mapping[str, ModelShape]) -> Iterator[Diag
             known = ", ".join(TRANSPORTS)
             yield diagnose("FR0434", edge.span, transport=edge.transport, edge=edge.id, known=known, helps=helps)
         yield from _unnamed(graph, edge, shapes)
+        yield from _misshapen(graph, edge, shapes)
 
 
 def _unnamed(graph: Graph, edge: Edge, shapes: Mapping[str, ModelShape]) -> Iterator[Diagnostic]:
@@ -45,6 +47,21 @@ def _unnamed(graph: Graph, edge: Edge, shapes: Mapping[str, ModelShape]) -> Iter
         role=trainer.name,
         known=", ".join(sorted(known)),
     )
+
+
+MEASURES = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "experts")
+"""What two models must have alike so that the weights of one fit into the other."""
+
+
+def _misshapen(graph: Graph, edge: Edge, shapes: Mapping[str, ModelShape]) -> Iterator[Diagnostic]:
+    source, target = graph.role(edge.source), graph.role(edge.target)
+    have, want = shapes.get(source.model or ""), shapes.get(target.model or "")
+    if have is None or want is None:
+        return
+    differ = next((name for name in MEASURES if getattr(have, name) != getattr(want, name)), None)
+    if differ is not None:
+        facts: dict[str, Any] = {"have": f"{differ} {getattr(have, differ):,}", "want": f"{getattr(want, differ):,}"}
+        yield diagnose("FR0352", edge.span, source=edge.source, target=edge.target, model=source.model, **facts)
 
 
 def unreachable(graph: Graph, cluster: Cluster, pools: Sequence[Pool]) -> Iterator[Diagnostic]:

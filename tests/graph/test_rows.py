@@ -48,7 +48,7 @@ class Filter:
 def _flow(prompts: int, samples: int, filters: Iterable[Filter], refill: tuple[int, float] | None = None) -> str:
     roles, edges, above = "", "", "reward.score"
     for place, each in enumerate(filters):
-        keep = f"keep_top: {each.keep}, " if each.keep is not None else ""
+        keep = f"keep_top: {each.keep}, " if each.keep is not None else "min: 0.5, "
         within = "within: group, " if each.within == "group" else ""
         roles += f"  f{place}: {{kind: filter, rule: threshold, unit: {each.unit}, {keep}{within}by: reward.rewards}}\n"
         edges += f"  - {above} -> f{place}.select\n"

@@ -12,7 +12,8 @@ from flowrl.compiler.lower.edges import head_of, parse_name
 from flowrl.compiler.lower.stage import Stage
 from flowrl.diag.diagnostic import Help, Label, diagnose
 from flowrl.graph.graph import Edge, EdgeKind, Kind
-from flowrl.spec.schema import GeneratorRole
+from flowrl.spec.schema import GeneratorRole, RoleDocument
+from flowrl.spec.sections import LoraDocument
 
 RECEIVERS = (Kind.GENERATOR, Kind.SCORER, Kind.REWARD)
 """Kinds of role that weights edges may enter; a reward only with a model of its own."""
@@ -32,6 +33,7 @@ def check_interactions(stage: Stage, declared: Sequence[Edge]) -> None:
         if problem is not None:
             stage.refuse("FR0331", edge.span, problem=problem[0], fix=problem[1])
     _check_first_messages(stage, declared)
+    _check_resets(stage, declared)
 
 
 def _wrong_interaction(stage: Stage, edge: Edge, declared: Sequence[Edge]) -> tuple[str, str] | None:
@@ -70,6 +72,23 @@ def _check_first_messages(stage: Stage, declared: Sequence[Edge]) -> None:
             stage.problems.append(
                 diagnose("FR0332", other.span, also=also, generate=edge.source, reset=reset, edge=other.id)
             )
+
+
+def _check_resets(stage: Stage, declared: Sequence[Edge]) -> None:
+    """FR0331 for a reset whose episodes nothing goes on with: no step of its own call, and no edge from it."""
+    used = {edge.target for edge in declared if edge.kind is EdgeKind.INTERACTION}
+    used |= {edge.source for edge in declared}
+    told: set[str] = set()
+    for edge in declared:
+        name = parse_name(edge.target)
+        if edge.kind is not EdgeKind.DATA or not _is(stage, edge.target, Kind.ENV, "reset") or edge.target in told:
+            continue
+        label = "" if name.label is None else f"@{name.label}"
+        step = f"{name.role}.step{label}"
+        if not {step, edge.target} & used:
+            told.add(edge.target)
+            problem = f"`{edge.target}` begins episodes that no `{step}` goes on with"
+            stage.refuse("FR0331", edge.span, problem=problem, fix=f"write `- GENERATOR.generate{label} <-> {step}`")
 
 
 def _is_step(stage: Stage, end: str) -> bool:
@@ -130,3 +149,13 @@ def _wrong_weights(stage: Stage, edge: Edge, updated: set[str]) -> Iterator[tupl
     if head_of(stage, source) != head_of(stage, target):
         heads = f"`{edge.source}` has head {head_of(stage, source)}, `{edge.target}` {head_of(stage, target)}"
         yield heads, "join roles with models of the same head"
+    adapters = [_adapter(stage, role) for role in (source, target)]
+    if adapters[1] is not None and adapters[0] != adapters[1]:
+        trained = "trains none" if adapters[0] is None else "trains another"
+        problem = f"`{edge.target}` has an adapter (`lora`), and `{edge.source}` {trained}"
+        yield problem, f"let `{edge.target}` use the model `{getattr(source, 'model', None)}`"
+
+
+def _adapter(stage: Stage, role: RoleDocument) -> LoraDocument | None:
+    model = stage.document.models.get(getattr(role, "model", None) or "")
+    return None if model is None else model.lora

@@ -12,6 +12,7 @@ from flowrl.compiler.lower.stage import Stage
 from flowrl.diag.diagnostic import Help
 from flowrl.diag.near import near_names
 from flowrl.graph.graph import Kind, Op
+from flowrl.graph.types import element
 
 METRICS: Mapping[Kind, tuple[str, ...]] = {
     Kind.TRAINER: (
@@ -23,6 +24,9 @@ METRICS: Mapping[Kind, tuple[str, ...]] = {
     Kind.ESTIMATOR: ("zero_spread",),
 }  # fmt: skip
 """What a role of each kind reports beside the columns that its ops write."""
+
+TEXTS = ("str", "bytes", "messages", "image")
+"""Types of columns that have no mean."""
 
 OPEN = (Kind.TRAINER, Kind.GENERATOR, Kind.SCORER)
 """Kinds whose backends may report metrics of their own."""
@@ -54,8 +58,11 @@ def check_gate(stage: Stage, ops: Sequence[Op]) -> None:
 
 def _check_field(stage: Stage, role: str, field: str, called: Sequence[Op], form: str) -> None:
     kind = Kind(stage.document.roles[role].kind) if role in stage.document.roles else Kind.DATA
-    columns = [column.name for op in called for column in op.outputs]
+    columns = [column.name for op in called for column in op.outputs if element(column.dtype) not in TEXTS]
     known = [*dict.fromkeys((*columns, *METRICS.get(kind, ())))]
+    if any(column.name == field for op in called for column in op.outputs if element(column.dtype) in TEXTS):
+        _refuse_name(stage, f"`{role}.{field}` is text, and a gate compares numbers", field, known, form)
+        return
     if field in known or (kind in OPEN and not near_names(field, known)):
         return
     _refuse_name(stage, f"`{role}` reports no `{field}`", field, known, form)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from flowrl.compiler.lower import params
 from flowrl.compiler.lower.edges import CallSite, head_of
+from flowrl.compiler.lower.filters import check_filter
 from flowrl.compiler.lower.mixes import kept
 from flowrl.compiler.lower.stage import Stage
 from flowrl.compiler.lower.user_functions import inputs_of, signature_of
@@ -19,7 +20,7 @@ from flowrl.graph.algorithms import backward, reachable
 from flowrl.graph.graph import Edge, EdgeKind, Input, Kind, Op
 from flowrl.graph.params import CallParams, DataParams, EnvParams, ForwardParams
 from flowrl.graph.signatures import FIELDS, slot
-from flowrl.graph.types import DTYPES, Field, Granularity, Unit, element
+from flowrl.graph.types import DTYPES, NUMBER, Field, Granularity, Unit, element
 from flowrl.spec import schema
 from flowrl.spec.schema import RoleDocument
 
@@ -186,10 +187,13 @@ def _score_inputs(stage: Stage, role: schema.RewardRole, op: Op) -> tuple[Input,
 
 
 def _filter(stage: Stage, role: schema.FilterRole, op: Op) -> Op | None:
+    if not check_filter(stage, op.role, role):
+        return None
     granularity = Granularity.GROUP if "group" in (role.unit, role.within) else Granularity.SAMPLE
     by = role.by or "rewards"
     owner, _, field = by.rpartition(".")
-    inputs: tuple[Input, ...] | None = (_column(field, owner or None, stage.span("roles", op.role, "by")),)
+    by_column = _column(field, owner or None, stage.span("roles", op.role, "by"))
+    inputs: tuple[Input, ...] | None = (replace(by_column, unit=Unit.SAMPLE, dtype=NUMBER),)
     if role.rule == "truncated":
         inputs = (slot("finish_reason"),)
     if role.rule == "function" and role.function is not None:

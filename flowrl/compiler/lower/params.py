@@ -3,7 +3,7 @@ here; what depends on other ops (temperature, firings) is left to the passes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ from flowrl.graph.params import (
     UpdateParams,
 )
 from flowrl.graph.signatures import ESTIMATORS, LOSSES
-from flowrl.spec.blocks import ClipDocument, GenerateDocument, KlDocument
+from flowrl.spec.blocks import ClipDocument, CorrectionDocument, GenerateDocument, KlDocument
 from flowrl.spec.package_keys import known_keys
 from flowrl.spec.roles import (
     EnvRole,
@@ -113,6 +113,11 @@ def update_params(stage: Stage, name: str, role: TrainerRole, head: str | None) 
         span = stage.span("roles", name, "update", "loss")
         reader = f"loss `{update.loss}` of `{name}`"
         stage.refuse("FR0218", span, reader=reader, want=loss.head, model=role.model, have=head)
+    _check_corrections(stage, name, update.corrections)
+    if update.loss == "dpo" and update.beta is None:
+        span = stage.span("roles", name, "update", "loss")
+        why = "it is how far the policy may go from the reference, and no value suits every job"
+        stage.refuse("FR0222", span, block=f"{name}.update", key="beta", why=why, example="0.1")
     clip = update.clip_ratio
     low, high = (clip.low, clip.high) if isinstance(clip, ClipDocument) else (clip, clip)
     step = stage.document.step
@@ -137,6 +142,19 @@ def update_params(stage: Stage, name: str, role: TrainerRole, head: str | None) 
         action_share=update.action_share,
         extra=_of_package(role, "update", update.declared),
     )
+
+
+def _check_corrections(stage: Stage, name: str, corrections: Sequence[CorrectionDocument]) -> None:
+    """FR0266 for a correction that lets every ratio through, or none."""
+    span = stage.span("roles", name, "update", "correction")
+    for each in corrections:
+        if each.cap is None and each.floor is None and each.name != "tis":
+            problem = f"`{each.name}` of `{name}` leaves nothing out: it has neither `cap` nor `floor`"
+            fix = f"write `correction: {{name: {each.name}, unit: {each.unit}, cap: 2.0}}`"
+            stage.refuse("FR0266", span, problem=problem, fix=fix)
+        if each.cap is not None and each.floor is not None and each.floor > each.cap:
+            problem = f"no ratio is {each.floor:g} or more and {each.cap:g} or less"
+            stage.refuse("FR0266", span, problem=problem, fix="exchange `floor` and `cap`")
 
 
 def _refuse_loss(stage: Stage, name: str, loss: str) -> None:
@@ -234,7 +252,9 @@ def kl_params(kl: KlDocument | None) -> KlParams | None:
 def _flavour(role: RewardRole) -> dict[str, Any]:
     """Keys of a judge, sandbox, router or combine, as a plan file holds them."""
     blocks = {name: getattr(role, name) for name in ("judge", "sandbox", "router")}
-    found: dict[str, Any] = {name: b.model_dump(mode="json", exclude_none=True) for name, b in blocks.items() if b is not None}
+    found: dict[str, Any] = {
+        name: b.model_dump(mode="json", exclude_none=True) for name, b in blocks.items() if b is not None
+    }
     if role.combine is not None:
         found["combine"] = dict(role.combine)
     if isinstance(role.generate, GenerateDocument):

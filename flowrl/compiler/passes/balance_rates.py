@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from flowrl.diag.diagnostic import Diagnostic, FlowError, InternalError, diagnose
+from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, InternalError, diagnose
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Op
 from flowrl.graph.params import DataParams, EstimateParams, FilterParams, UpdateParams
 from flowrl.graph.rates import crossing_inputs, step_rates, updates_per_step
@@ -62,13 +62,30 @@ def _small_group(graph: Graph, rows: Rows, op: Op) -> Diagnostic | None:
         name, least = op.params.estimator, ESTIMATORS[op.params.estimator].smallest_group
     elif op.method == "compare":
         name, least = "compare", 2
+    elif isinstance(op.params, FilterParams) and op.params.rule in ("zero_spread", "spread"):
+        name, least = f"rule: {op.params.rule}", 2
     else:
         return None
     samples = rows.samples_per_prompt(op)
     if samples >= least:
-        return None
+        return _left_too_small(rows, op, name, least)
     span = graph.step.spans.get("samples_per_prompt") or op.spans.get("estimator") or op.span
     return diagnose("FR0304", span, op=op.id, name=name, least=least, samples=samples)
+
+
+def _left_too_small(rows: Rows, op: Op, name: str, least: int) -> Diagnostic | None:
+    """FR0304 at the filter above that leaves fewer samples of each prompt than the op compares."""
+    width = rows.samples_per_prompt(op)
+    for each in rows.filters(op):
+        params = each.params
+        if not isinstance(params, FilterParams) or params.keep_top is None or params.within != "group":
+            continue
+        left = share_of(params.keep_top, width) if params.unit == "sample" else width
+        if 0 < left < least:
+            helps = [Help(text=f"let `{each.role}` keep more: `keep_top: {least / width:.4g}` is {least} of {width}")]
+            span = each.spans.get("keep_top") or each.span
+            return diagnose("FR0304", span, helps=helps, op=op.id, name=name, least=least, samples=int(left))
+    return None
 
 
 def _part_of_a_row(graph: Graph, rows: Rows, op: Op) -> Diagnostic | None:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from flowrl.compiler.binding import bind, makers_here
 from flowrl.compiler.edges import data_edges, state_edges
+from flowrl.compiler.frames import misaligned
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
 from flowrl.graph.algorithms import find_cycle
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Op
@@ -26,7 +27,8 @@ def infer_types(graph: Graph) -> Graph:
             estimate -> update [advantages]  origin: estimate -> update
 
     Requires: acyclic declared edges. Ensures: every input but `old_log_probs` has one source of a unit and type that
-    fit; every lowered data edge names its declared ones; state edges stand; trainable roles are marked.
+    fit; columns per token that meet are of one call of generate; every lowered data edge names its declared ones; state
+    edges stand; trainable roles are marked.
     """
     found = records(graph.ops, graph.roles, graph.declared)
     faults: list[_Fault] = []
@@ -34,6 +36,9 @@ def infer_types(graph: Graph) -> Graph:
     if faults:
         raise FlowError(_causes(graph, found, faults))
     _refuse_round(ops)
+    apart = tuple(misaligned(ops))
+    if apart:
+        raise FlowError(apart)
     ops = _with_temperature(ops)
     updates = [op for op in ops if op.method == "update"]
     trainable = {op.role for op in updates}

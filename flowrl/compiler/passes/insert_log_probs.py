@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from flowrl.compiler.binding import bind, missing
 from flowrl.compiler.edges import data_edges, state_edges
+from flowrl.compiler.frames import misaligned
 from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
 from flowrl.graph.algorithms import reachable
 from flowrl.graph.graph import EdgeKind, Graph, Input, Op
@@ -43,9 +44,10 @@ def insert_log_probs(graph: Graph) -> Graph:
             continue
         inputs = (bound if _unbound(i) else i for i in reader.inputs)
         changed[reader.id] = replace(reader, inputs=tuple(i for i in inputs if i is not None))
+    ops = (*(changed.get(op.id, op) for op in graph.ops), *added.values())
+    problems += misaligned(ops)
     if problems:
         raise FlowError(problems)
-    ops = (*(changed.get(op.id, op) for op in graph.ops), *added.values())
     updates = [op for op in ops if op.method == "update"]
     kept = (e for e in graph.edges if e.kind is EdgeKind.INTERACTION)
     edges = (*(e for op in ops for e in data_edges(op, found)), *kept, *state_edges(updates, ops))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
 from flowrl.diag.near import near_names
@@ -22,10 +23,11 @@ def match_rows(graph: Graph) -> Graph:
     after:  the same                                    after:  FR0334 at the edge from `other.generate`
 
     Requires: acyclic declared edges. Ensures: all rows above an op are of one call of generate (or one interaction) and
-    of its data sets; a function writes nothing coarser or finer than its rows; `fields` of edges name real columns.
+    of its data sets; generators of one interaction make as many samples of each prompt; a function writes nothing
+    coarser or finer than its rows; `fields` of edges name real columns.
     """
     found = _Spaces(graph, records(graph.ops, graph.roles, graph.declared))
-    problems = [*found.clashes(), *_misfits(graph, found), *_unknown_fields(graph, found.records)]
+    problems = [*found.clashes(), *_uneven(graph), *_misfits(graph, found), *_unknown_fields(graph, found.records)]
     if problems:
         raise FlowError(problems)
     return graph
@@ -104,6 +106,21 @@ def _partners(graph: Graph) -> Mapping[str, frozenset[str]]:
         if edge.kind is EdgeKind.INTERACTION:
             found.setdefault(edge.target, set()).add(edge.source)
     return {id: frozenset(group) for group in found.values() for id in group}
+
+
+def _uneven(graph: Graph) -> Iterator[Diagnostic]:
+    """FR0350 for a generator that has another number of samples than the first one of its interaction."""
+    ops = {op.id: op for op in graph.ops}
+    first: dict[str, Op] = {}
+    for edge in graph.declared:
+        op = ops.get(edge.source) if edge.kind is EdgeKind.INTERACTION else None
+        if op is None or not isinstance(op.params, GenerateParams):
+            continue
+        other = first.setdefault(edge.target, op)
+        assert isinstance(other.params, GenerateParams)
+        if op.params.samples_per_prompt != other.params.samples_per_prompt:
+            facts: dict[str, Any] = {"samples": op.params.samples_per_prompt, "theirs": other.params.samples_per_prompt}
+            yield diagnose("FR0350", edge.span, op=op.id, other=other.id, step=edge.target, **facts)
 
 
 def _misfits(graph: Graph, found: _Spaces) -> Iterator[Diagnostic]:

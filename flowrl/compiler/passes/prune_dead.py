@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from flowrl.compiler.edges import data_edges
+from flowrl.compiler.hidden import hidden_rewards
 from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
 from flowrl.graph.algorithms import reachable
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Kind, Op, Removal
@@ -50,7 +51,7 @@ def live_ops(graph: Graph) -> frozenset[str]:
 
 def warn_unread(graph: Graph) -> tuple[Diagnostic, ...]:
     """What prune_dead will take away unasked: ops nobody reads (FR0307), edges with nothing on them (FR0306), roles
-    without edges (FR0310)."""
+    without edges (FR0310); and rewards that only a metric is left of (FR0620)."""
     pruned = prune_dead(graph)
     reasons = {removal.id: removal.reason for removal in pruned.removed}
     ops = (
@@ -61,7 +62,7 @@ def warn_unread(graph: Graph) -> tuple[Diagnostic, ...]:
     edges = (diagnose("FR0306", edge.span) for edge in graph.declared if reasons.get(edge.id) == "nothing_read")
     named = {op.role for op in graph.ops}
     roles = (diagnose("FR0310", role.span, role=role.name) for role in graph.roles if role.name not in named)
-    return (*ops, *edges, *roles)
+    return (*ops, *edges, *roles, *hidden_rewards(graph))
 
 
 def _both(edge: Edge) -> tuple[tuple[str, str], tuple[str, str]]:

@@ -257,7 +257,7 @@ CASES: Mapping[str, tuple[str, str, Any]] = {
     "UpdateDocument.beta": ("pairs", f"{UPDATE}/beta", 0.2),
     "UpdateDocument.kl": ("rl", f"{UPDATE}/kl", {"coef": 0.5}),
     "UpdateDocument.old_log_probs": ("rl", f"{UPDATE}/old_log_probs", "rollout"),
-    "UpdateDocument.correction": ("rl", f"{UPDATE}/correction", {"name": "reject"}),
+    "UpdateDocument.correction": ("rl", f"{UPDATE}/correction", {"name": "reject", "cap": 2.0}),
     "UpdateDocument.updates": ("rl", f"{UPDATE}/updates", 4),
     "UpdateDocument.epochs": ("rl", f"{UPDATE}/epochs", 4),
     "UpdateDocument.micro_batch_tokens": ("rl", f"{UPDATE}/micro_batch_tokens", 512),
