@@ -69,7 +69,14 @@ def models(is_meant: Callable[[Model], bool], key: str = "") -> Find:
 
 
 def flavour(name: str) -> Find:
-    return ops(lambda op: isinstance(op.params, ScoreParams) and op.params.flavour == name)
+    """Shown where the role is written: its op is named by an edge, often of a preset."""
+
+    def find(stage: StagePlan) -> Iterator[Place]:
+        for op in stage.graph.ops:
+            if isinstance(op.params, ScoreParams) and op.params.flavour == name:
+                yield op.id, stage.graph.role(op.role).span or op.span
+
+    return find
 
 
 def writes(name: str, unit: Unit | None = None) -> Find:

@@ -113,7 +113,8 @@ def _filter(graph: Graph, op: Op, params: FilterParams) -> str:
     read = next((f" of {i.chosen or i.source or ''}.{i.field}" for i in op.inputs), "")
     verb = "masks" if params.action == "mask" else "drops"
     if params.keep_top is not None:
-        told = f"keeps the top {params.keep_top:g} of all {params.unit}s by {params.rule}{read}"
+        ranked = "the samples of a prompt" if params.within == "group" else f"all {params.unit}s"
+        told = f"keeps the top {params.keep_top:g} of {ranked} by {params.rule}{read}"
     else:
         limits = [
             f"{name} {value:g}" for name, value in (("min", params.min), ("max", params.max)) if value is not None

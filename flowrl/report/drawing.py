@@ -320,4 +320,5 @@ def _resumed(grid: _Grid, place: int, tag: int | None) -> _Block | None:
 
 def _text(band: _Band) -> list[str]:
     numbers = sorted({number for block in band for number in block.lines})
-    return ["".join(block.line(number) for block in band) for number in numbers]
+    lines = ["".join(block.line(number) for block in band) for number in numbers]
+    return [line for line in lines if not set(line) <= {" ", "│"}]  # a row whose cells stand in other bands

@@ -230,3 +230,19 @@ def test_a_construct_that_is_not_built_is_refused_by_run(what: str, tmp_path: Pa
     for each in found:
         assert each.code == "FR0801"
         assert each.labels[0].span.line > 0
+
+
+def test_a_routed_reward_is_shown_where_it_is_written_also_over_a_preset(tmp_path: Path) -> None:
+    (tmp_path / "rewards.py").write_text(FILES["rewards.py"])
+    file = tmp_path / "flow.yaml"
+    file.write_text(
+        "flowrl: 1\nname: demo\nuse: grpo\ncluster: 8xH100-80G\nmodels: {policy: {source: Qwen/Qwen2.5-7B}}\n"
+        "data:\n  train: {source: rows.jsonl, keep: [answer, domain], max_prompt_tokens: 16}\nroles:\n"
+        '  math: {kind: reward, function: "rewards.py:score"}\n'
+        '  reward: {router: {by: domain, routes: {"*": math}}}\n'
+    )
+    with pytest.raises(FlowError) as refused:
+        preflight(api.plan(file))
+    (routed,) = [each for each in refused.value.diagnostics if "routed" in each.labels[0].text]
+    span = routed.labels[0].span
+    assert span is not None and (span.line, span.column) == (10, 3) and Path(span.file).name == "flow.yaml"

@@ -107,3 +107,23 @@ def test_filter_stands_before_those_who_read_its_rows() -> None:
     assert ("informative.select", "advantage.estimate") in picture(graph).arcs
     told = " ".join(" ".join(dataflow(graph, 100)).split())
     assert "drops groups by zero_spread of reward.rewards; drawn again up to 3 times to 8 prompts" in told
+
+
+def test_filter_says_which_samples_it_ranks_together() -> None:
+    roles = (
+        f"  reward: {REWARD}\n"
+        "  best: {kind: filter, rule: threshold, unit: sample, by: reward.rewards, within: group, keep_top: 0.5}\n"
+        "  advantage: {estimator: reinforce}"
+    )
+    edges = """  - data.train -> actor_infer.generate
+  - actor_infer.generate -> reward.score
+  - reward.score -> best.select
+  - best.select -> advantage.estimate
+  - advantage.estimate -> actor_train.update
+  - actor_train => actor_infer
+"""
+    step = "step: {prompts: 8, samples_per_prompt: 4}\n"
+    told = " ".join(" ".join(dataflow(graph_of(roles, edges, step), 100)).split())
+    assert "keeps the top 0.5 of the samples of a prompt by threshold of reward.rewards" in told
+    told = " ".join(" ".join(dataflow(graph_of(roles.replace("within: group, ", ""), edges, step), 100)).split())
+    assert "keeps the top 0.5 of all samples by threshold of reward.rewards" in told

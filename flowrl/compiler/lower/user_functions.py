@@ -133,7 +133,10 @@ def _tree(text: str, place: str) -> ast.Module:
 def _no_file_named(function: str, name: str, folder: str, span: Span | None) -> Diagnostic:
     """`FILE.py:NAME` is not what stands there: the function is missing, or the file."""
     if not function.endswith(".py"):
-        fix = Help(text=f"write `FILE.py:{name or 'NAME'}`")
+        module, _, last = function.rpartition(".")
+        file = f"{module.replace('.', '/')}.py"
+        there = ":" not in function and bool(module) and (Path(folder) / file).is_file()
+        fix = Help(text=f"write `{file}:{last}`" if there else f"write `FILE.py:{name or 'NAME'}`")
         return diagnose("FR0210", span, helps=[fix], file=function, folder=folder)
     tree = _parsed(function, folder, span)
     if isinstance(tree, Diagnostic):

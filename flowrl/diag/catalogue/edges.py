@@ -13,9 +13,9 @@ CODES: tuple[Code, ...] = (
     Code(
         id="FR0332",
         headline="two first messages",
-        label="`{edge}` gives `{generate}` a first message, and so does `{reset}`",
+        label="`{generate}` has its first message from `{reset}` by `<->`, and this edge gives it one more",
         why="an episode has exactly one first message: from the data or from the environment's reset",
-        help="delete this edge; the reset hands the data's columns on",
+        help="delete the edge `{edge}`; the reset hands the data's columns on",
     ),
     Code(
         id="FR0333",
