@@ -17,6 +17,7 @@ from flowrl.placement.engine_checks import engine_faults
 from flowrl.placement.placed import HOST, needs_devices, sides
 from flowrl.placement.request import STEP_TIME, LayoutRequest, Mode, PlacementRequest, PoolRequest
 from flowrl.placement.sync_checks import sync_faults
+from flowrl.placement.tokenizer_checks import tokenizer_faults
 from flowrl.placement.workload import Workload
 
 AUTO_POOLS = {
@@ -28,7 +29,7 @@ AUTO_POOLS = {
 
 def check_request(graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]) -> None:
     """Raise FlowError with every fault (FR0410, FR0411, FR0502 to FR0506, FR0508, FR0509, FR0513, FR0840, FR0853,
-    and those of engine_checks.py and sync_checks.py)."""
+    and those of engine_checks.py, sync_checks.py and tokenizer_checks.py)."""
     faults = [
         *_role_names(graph, request),
         *_pool_names(graph, request),
@@ -41,6 +42,7 @@ def check_request(graph: Graph, cluster: Cluster, request: PlacementRequest, sha
         *_engines(graph, cluster, request, shapes),
         *engine_faults(graph, cluster, request, shapes),
         *sync_faults(graph, shapes),
+        *tokenizer_faults(graph, shapes),
     ]
     if faults:
         raise FlowError(faults)

@@ -40,6 +40,13 @@ CODES: tuple[Code, ...] = (
         help="let both use the model `{model}`",
     ),
     Code(
+        id="FR0353",
+        headline="tokens of another tokenizer",
+        label="`{op}` works on the tokens of `{generate}`; `{model}` has {have} of them, `{theirs}` {want}",
+        why="a role with a tokenizer of its own reads text, and writes values of samples only",
+        help="use a model of the family of `{theirs}`, or let it score samples as a reward (`unit: sample`)",
+    ),
+    Code(
         id="FR0620",
         headline="reward that is hidden",
         severity="warning",
