@@ -13,6 +13,7 @@ from flowrl.api.machine import cluster_of
 from flowrl.api.sources import sources_of
 from flowrl.compiler.emit.program import emit
 from flowrl.compiler.lower.effects import warn_effects
+from flowrl.compiler.lower.gates import removed_metric
 from flowrl.compiler.lower.graph import lower_stage
 from flowrl.compiler.lower.placement import lower_placement
 from flowrl.compiler.lower.run import lower_gate, lower_run, lower_stage_run
@@ -57,11 +58,20 @@ def check_spec(spec: FlowSpec) -> Checked:
             continue
         stage = Stage(spec, index)
         found.extend((*warnings, *warn_effects(stage)))
-        unread = data_faults(stage, graph)
-        found.extend(unread)
-        if not unread:
+        gate = removed_metric(stage, graph)
+        faults = (*data_faults(stage, graph), *(() if gate is None else (gate,)))
+        found.extend(faults)
+        if not faults:
             graphs.append(graph)
     return Checked(tuple(graphs), _once(found, spec))
+
+
+def check_as_planned(spec: FlowSpec, cluster: str | None = None) -> Checked:
+    """`check_spec` and, if every stage has a graph, what a plan would tell besides: whether it fits."""
+    checked = check_spec(spec)
+    if len(checked.graphs) < len(spec.stages):
+        return checked
+    return Checked(checked.graphs, compile_spec(spec, cluster, checked).diagnostics)
 
 
 def compile_spec(spec: FlowSpec, cluster: str | None = None, checked: Checked | None = None) -> Plan:

@@ -124,6 +124,18 @@ def test_a_reset_is_gone_on_with_by_the_step_of_its_own_call() -> None:
     assert codes(changed(TALK, (SYNC, scored))) == []
 
 
+def test_rewards_of_an_environment_are_metrics_too() -> None:
+    """Validation of an agent needs no reward role beside the environment."""
+    call = "  - data.val -> world.reset@val\n  - actor_infer.generate@val <-> world.step@val\n"
+    text = changed(
+        TALK,
+        (SYNC, call + SYNC),
+        ('  reward: {function: "arithmetic.py:reward", inputs: {entry: world.transcript}}\n', ""),
+    )
+    assert {op.id for op in compiled(text).ops} >= {"data.val", "actor_infer.generate@val", "world.step@val"}
+    assert warnings(text) == []
+
+
 @pytest.mark.parametrize(("samples", "found"), [(1, ["FR0350"]), (4, [])])
 def test_players_of_one_episode_make_as_many_samples(samples: int, found: list[str]) -> None:
     text = changed(

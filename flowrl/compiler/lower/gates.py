@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from flowrl.compiler.lower.stage import Stage
-from flowrl.diag.diagnostic import Help
+from flowrl.diag.diagnostic import Diagnostic, Help, diagnose
 from flowrl.diag.near import near_names
-from flowrl.graph.graph import Kind, Op
+from flowrl.graph.graph import Graph, Kind, Op
 from flowrl.graph.types import element
 
 METRICS: Mapping[Kind, tuple[str, ...]] = {
@@ -54,6 +54,23 @@ def check_gate(stage: Stage, ops: Sequence[Op]) -> None:
         _refuse_call(stage, role, field, label, own)
         return
     _check_field(stage, role, field, called, f"{role}.{{}}{gate.metric[len(name) :]}")
+
+
+def removed_metric(stage: Stage, graph: Graph) -> Diagnostic | None:
+    """FR0130 for a gate on an op that a pass took away, so that nothing would ever report its metric."""
+    gate = stage.document.gate
+    if gate is None:
+        return None
+    name, _, label = gate.metric.partition("@")
+    role = name.partition(".")[0]
+    if any(op.role == role and op.label == (label or None) for op in graph.ops):
+        return None
+    ops = (r for r in graph.removed if r.id.startswith(f"{role}.") and " " not in r.id)
+    gone = next((r for r in ops if r.id.partition("@")[2] == label), None)
+    why = "it is removed" if gone is None else f"it is removed: {gone.text}"
+    helps = [Help(text=f"look at a metric of an op that stays, or let one read `{role}`")]
+    problem = f"nothing reports `{gate.metric}`: {why}"
+    return diagnose("FR0130", stage.span("gate", "metric"), helps=helps, problem=problem)
 
 
 def _check_field(stage: Stage, role: str, field: str, called: Sequence[Op], form: str) -> None:

@@ -13,8 +13,17 @@ from flowrl.graph.algorithms import reachable
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Kind, Op, Removal
 from flowrl.graph.records import records
 
-ROOTS = frozenset({(Kind.TRAINER, "update"), (Kind.REWARD, "score"), (Kind.REWARD, "compare"), (Kind.FILTER, "select")})
-"""Ops that are wanted for themselves: they train, they are logged as metrics, or they drop rows."""
+ROOTS = frozenset(
+    {
+        (Kind.TRAINER, "update"),
+        (Kind.REWARD, "score"),
+        (Kind.REWARD, "compare"),
+        (Kind.FILTER, "select"),
+        (Kind.ENV, "step"),
+    }
+)
+"""Ops that are wanted for themselves: they train, they are logged as metrics (an environment's step makes rewards too),
+or they drop rows."""
 
 
 def prune_dead(graph: Graph) -> Graph:
@@ -24,7 +33,7 @@ def prune_dead(graph: Graph) -> Graph:
     after:  generate -> update                                 removed: reference, its op, its two edges:
                                                                unread_at_zero_kl
 
-    Requires: bound inputs. Ensures: every op is an update, a reward or a filter, or is read by one that stays; each
+    Requires: bound inputs. Ensures: every op is one of ROOTS, or is read by one that stays; each
     declared data edge is the origin of a lowered one or has a removal.
     """
     live = live_ops(graph)

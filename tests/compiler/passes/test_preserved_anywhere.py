@@ -25,7 +25,7 @@ REASONS = {
     "log_probs_not_needed",
     "removed_by_user",
 }
-WANTED = ("update", "score", "compare", "select")
+WANTED = ("update", "score", "compare", "select", "step")
 Bound = Mapping[tuple[str, str], str]
 """(op, slot) → producer."""
 
