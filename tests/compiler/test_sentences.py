@@ -178,6 +178,18 @@ def test_a_generator_has_the_adapter_that_is_trained_or_none(trained: str, sampl
     assert codes(text) == found
 
 
+@pytest.mark.parametrize(("setting", "found"), [("auto", []), ("rollout", ["FR0240"]), ("recompute", ["FR0240"])])
+def test_old_log_probs_are_chosen_in_one_place(setting: str, found: list[str]) -> None:
+    keys = f"{{loss: ppo, old_log_probs: {setting}}}, inputs: {{old_log_probs: actor_infer.rollout_log_probs}}"
+    assert codes(changed(GRPO, ("{loss: ppo}", keys), ("updates: 1", "updates: 2"))) == found
+
+
+def test_a_filter_names_its_column_in_one_place() -> None:
+    keys = "rule: threshold, min: 0.1, inputs: {rewards: reward.rewards}"
+    assert codes(with_filter(keys)) == []
+    assert codes(with_filter(f"{keys}, by: reward.rewards")) == ["FR0240"]
+
+
 def test_a_preference_loss_says_how_sharp_it_is() -> None:
     pairs = changed(
         GRPO,

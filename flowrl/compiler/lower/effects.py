@@ -122,6 +122,8 @@ def _trainer(stage: Stage, name: str, role: schema.TrainerRole) -> Iterator[Idle
         owners = ", ".join(other for other, each in LOSSES.items() if each.ratio)
         for key in OF_RATIOS:
             yield ("update", key), f"`{key}` is read by the losses of a policy ({owners}), and {has}"
+    if "old_log_probs" in role.inputs and role.update.old_log_probs != "auto":
+        yield ("update", "old_log_probs"), f"`inputs:` of `{name}` chooses {role.inputs['old_log_probs']}"
     if not loss.kl:
         yield ("update", "kl"), f"{has}, which has no KL of its own beside it"
     if not loss.aggregate:
@@ -159,6 +161,8 @@ def _filter(stage: Stage, name: str, role: schema.FilterRole) -> Iterator[Idle]:
     rule = f"`{name}` has `rule: {role.rule}`"
     if role.keep_top is None or role.unit == "group":
         yield ("within",), f"it says among which samples `keep_top` ranks, and `{name}` ranks no samples"
+    if (column := (role.by or "").rpartition(".")[2]) in role.inputs:
+        yield ("by",), f"`inputs:` of `{name}` chooses {role.inputs[column]}"
     if role.rule != "function":
         yield ("function",), f"{rule}, which is no function"
     if role.rule in ("truncated", "function"):

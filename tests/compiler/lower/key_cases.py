@@ -82,7 +82,11 @@ CASES: Mapping[str, tuple[str, str, Any]] = {
     "EstimatorRole.coef": ("rl", "roles/advantage/coef", 0.5),
     "EstimatorRole.step_weight": ("talk", "roles/advantage/step_weight", 0.5),
     "FilterRole.backend": ("rl", "roles/keepers/backend", "fsdp"),
-    "FilterRole.inputs": ("rl", "roles/keepers/inputs", {"rewards": "scored.rewards"}),
+    "FilterRole.inputs": (
+        "rl",
+        "roles/keepers",
+        {"kind": "filter", "rule": "threshold", "min": 0.5, "inputs": {"rewards": "scored.rewards"}},
+    ),
     "FilterRole.engine": ("rl", "roles/keepers/engine", {"gpu_bytes": 1000}),
     "FilterRole.on_error": ("rl", "roles/keepers/on_error", "drop"),
     "FilterRole.rule": ("rl", "roles/keepers/rule", "spread"),
