@@ -14,7 +14,7 @@ from flowrl.machine.shape import ModelShape
 
 PADDING = 1024
 """Rows that an embedding may have beyond its tokenizer: models of one family pad differently (Qwen2.5: 151,936 and
-152,064). Vocabularies further apart are of two tokenizers; nearer ones are compared when the models are loaded."""
+152,064). Vocabularies further apart are of two tokenizers; nearer ones pass, since only sizes are known here."""
 
 
 def tokenizer_faults(graph: Graph, shapes: Mapping[str, ModelShape]) -> Iterator[Diagnostic]:
