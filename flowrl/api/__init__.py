@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flowrl.api.compile import Checked, check_spec, compile_spec
+from flowrl.api.compile import Checked, check_as_planned, compile_spec
 from flowrl.api.fix import MOST_ROUNDS, Fixed, fix_once, joined
 from flowrl.api.graphs import STOPS, graphs_after
 from flowrl.api.init import init
@@ -39,11 +39,7 @@ def check(file: FilePath, sets: Sequence[str] = (), cluster: str | None = None) 
     Goes as far as a plan does, so that what does not fit is told too.
     """
     try:
-        spec = load(file, sets)
-        found = check_spec(spec)
-        if len(found.graphs) < len(spec.stages):
-            return found
-        return Checked(found.graphs, compile_spec(spec, cluster, found).diagnostics)
+        return check_as_planned(load(file, sets), cluster)
     except FlowError as error:
         return Checked((), error.diagnostics)
 

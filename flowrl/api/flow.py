@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowrl import api
-from flowrl.api.compile import Checked, check_spec, compile_spec
+from flowrl.api.compile import Checked, check_as_planned, compile_spec
 from flowrl.diag.diagnostic import FlowError
 from flowrl.plan.plan import Plan
 from flowrl.spec import FlowBuilder, FlowSpec, load, to_yaml
@@ -47,10 +47,10 @@ class _Verbs(ABC):
     @abstractmethod
     def spec(self, sets: Sequence[str] = ()) -> FlowSpec: ...
 
-    def check(self) -> Checked:
-        """Every fault of the flow, as values."""
+    def check(self, cluster: str | None = None) -> Checked:
+        """Every fault of the flow, as values, and whether it fits `cluster`, as for `plan`."""
         try:
-            return check_spec(self.spec())
+            return check_as_planned(self.spec(), cluster)
         except FlowError as error:
             return Checked((), error.diagnostics)
 

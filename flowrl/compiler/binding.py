@@ -17,6 +17,8 @@ from flowrl.graph.types import Field, dtypes_agree
 
 TOP = ("ref_top_log_probs", "ref_top_tokens")
 """What a scorer writes only with `top_k`."""
+PROMPT = "prompt"
+"""What every op reads the data through: without it upstream, all columns of the data are missing too."""
 
 
 def bind(graph: Graph, records: Records, op: Op, input: Input) -> Input | Diagnostic | None:
@@ -146,8 +148,13 @@ def _fix(graph: Graph, records: Records, op: Op, field: str, here: Sequence[Op])
     narrow = _narrow(graph, records, op, field, {o.id for o in here})
     if narrow is not None:
         return f"`{narrow.id}` carries only {', '.join(narrow.fields)}: add `{field}` to its `fields`"
+    turned = next((o for o in here if any((e.source, e.target) == (op.id, o.id) for e in graph.declared)), None)
+    if turned is not None:
+        return f"`{turned.id}` makes it, and the edge between them points away from it: turn it round"
     if here:
         return f"`{here[0].id}` makes it: draw the edge `- {here[0].id} -> {op.id}`"
+    if field == PROMPT and not any(_is_data(graph, o) for o in graph.ops):
+        return f"a data set has it: draw the edge `- data.NAME -> {op.id}`"
     scorers = [o for o in graph.ops if o.method == "log_probs" and graph.role(o.role).kind is Kind.SCORER]
     if field in TOP and scorers:
         return f"say how many likely tokens `{scorers[0].role}` writes: `{scorers[0].role}: {{top_k: 64}}`"

@@ -51,6 +51,18 @@ class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
     def exit_code(self) -> int:
         return CODES[self.code].exit_code
 
+    def __str__(self) -> str:
+        """What it says, without the source: for tracebacks and `print`. `flowrl.diag.render` draws the frame."""
+        lines = [f"{self.severity}[{self.code}]: {self.headline}"]
+        for label in self.labels:
+            lines.append(f"  {label.span.file}:{label.span.line}:{label.span.column}: {label.text}")
+        lines += [f"  {note}" for note in self.notes]
+        lines += [f"  why: {self.why}"] if self.why else []
+        for help_ in self.helps:
+            after = "" if help_.replacement is None else f": {help_.replacement.strip()}"
+            lines.append(f"  help: {help_.text}{after}")
+        return "\n".join(lines)
+
 
 class FlowError(Exception):
     """The user's fault: one or more diagnostics, no traceback."""
@@ -59,7 +71,7 @@ class FlowError(Exception):
         self.diagnostics: tuple[Diagnostic, ...] = (
             (diagnostics,) if isinstance(diagnostics, Diagnostic) else tuple(diagnostics)
         )
-        super().__init__("; ".join(f"{d.code}: {d.headline}" for d in self.diagnostics))
+        super().__init__("\n".join(str(d) for d in self.diagnostics))
 
     def __reduce__(self) -> tuple[type[FlowError], tuple[tuple[Diagnostic, ...]]]:
         return (FlowError, (self.diagnostics,))

@@ -125,7 +125,7 @@ class PythonSections:
         batches = [batch for batch in flat if isinstance(batch, Batch)]
         for other in flat:
             if not isinstance(other, Batch):
-                self._fault(site, f"a {type(other).__name__} is not what an op or a data set gives")
+                self._fault(site, _no_batch(other))
         self._own(site, *batches)
         return batches
 
@@ -147,3 +147,11 @@ _WORDS: Mapping[str, str] = {
     "groups": "group of nodes",
 }
 """What an entry of a section is called."""
+
+
+def _no_batch(given: Any) -> str:
+    """What stands where a batch belongs, in the user's words."""
+    if isinstance(given, RoleHandle):
+        return f"`{given.name}` is a role; give what one of its ops gave"
+    what = f"the text {given!r}" if isinstance(given, str) else f"a value of type {type(given).__name__}"
+    return f"{what} is not what an op or a data set gives"

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
 from flowrl.diag.near import is_only_near, near_names
 from flowrl.diag.span import Span
+from flowrl.spec.blocks import GenerateDocument, UpdateDocument
 from flowrl.spec.declared import declared_at
 from flowrl.spec.document import FORMS, Document
 from flowrl.spec.flow import OriginKind, Path
@@ -97,7 +98,7 @@ def schema_diagnostics(error: ValidationError, context: Context) -> list[Diagnos
     return [
         _diagnostic(details, context)
         for details in found
-        if details["type"] != "missing" or not _is_misspelt(_path(details, context.tree), unknown)
+        if details["type"] != "missing" or not _is_misspelt(_path(details, context.tree), unknown, context)
     ]
 
 
@@ -126,10 +127,11 @@ def _emptied(path: Path, context: Context) -> str | None:
     return None
 
 
-def _is_misspelt(missing: Path, unknown: list[Path]) -> bool:
+def _is_misspelt(missing: Path, unknown: list[Path], context: Context) -> bool:
     """Whether an unknown key beside it is near the missing one, so that both have one cause."""
     beside = [str(path[-1]) for path in unknown if path[:-1] == missing[:-1]]
-    return bool(near_names(str(missing[-1]), beside))
+    within = _direct(missing[:-1], context) if missing[-1] in ("update", "generate") else []
+    return any(near_names(str(name), beside) for name in (missing[-1], *within))
 
 
 def _diagnostic(details: ErrorDetails, context: Context) -> Diagnostic:
@@ -204,6 +206,7 @@ def _unknown_key(path: Path, context: Context) -> Diagnostic:
     parent, key = path[:-1], str(path[-1])
     document = document_at(context.document, context.tree, parent)
     known = [*(fields(document) if document is not None else []), *declared_at(context.tree, parent)]
+    known += [name for name in _direct(parent, context) if name not in known]
     span = key_span(context.tree, path)
     every = near_names(key, known)
     near = [name for name in every if not _is_written(context, (*parent, name), span.file)]
@@ -225,6 +228,16 @@ def _unknown_key(path: Path, context: Context) -> Diagnostic:
     preset, _ = context.with_preset(span, path)
     also = (*context.with_definition(path), *preset)
     return diagnose("FR0103", span, also=also, helps=helps, parent=_of_kind(parent, context))
+
+
+def _direct(parent: Path, context: Context) -> list[str]:
+    """Keys of a block that the call of a role in Python takes as well."""
+    node = descend(context.tree, parent)
+    if node is None or node.kind is not OriginKind.PYTHON or _above(parent) != "roles":
+        return []
+    blocks = {"trainer": UpdateDocument, "generator": GenerateDocument}
+    block = blocks.get(_kind_at(parent, context))
+    return [] if block is None else list(fields(block))
 
 
 def _of_kind(path: Path, context: Context) -> str:

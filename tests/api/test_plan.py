@@ -152,3 +152,13 @@ def test_faults_of_several_stages_are_told_at_once(tmp_path: Path) -> None:
     found = api.check(tmp_path / "flow.yaml").diagnostics
     assert len(found) == 2
     assert all(d.labels and d.helps for d in found)
+
+
+def test_check_of_a_flow_in_python_goes_as_far_as_a_plan() -> None:
+    flow = Flow("demo")
+    actor = flow.trainer("actor_train", flow.model("policy", "Qwen/Qwen2.5-7B"), backend="fsdp", loss="sft")
+    actor.update(flow.data("train", "train.jsonl", response="answer", max_prompt_tokens=64))
+    flow.step(prompts=8)
+    assert not flow.check("8xH100-80G").diagnostics
+    assert [told.code for told in flow.check("1xL4").diagnostics] == ["FR0501"]
+    assert [told.code for told in flow.check("8xH100").diagnostics] == ["FR0511"]

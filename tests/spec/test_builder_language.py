@@ -202,8 +202,8 @@ def test_what_is_no_batch_is_told_at_the_call() -> None:
     flow.env("maze", Maze, max_turns=1).interact()
     flow.env("other", Maze, max_turns=1).interact(other)
     assert [(found.code, found.labels[0].text, marked(found)) for found in faults(flow)] == [
-        ("FR0127", "a str is not what an op or a data set gives", 'reward.score("data.train")'),
-        ("FR0127", "a RewardHandle is not what an op or a data set gives", "reward.score(reward)"),
+        ("FR0127", "the text 'data.train' is not what an op or a data set gives", 'reward.score("data.train")'),
+        ("FR0127", "`reward` is a role; give what one of its ops gave", "reward.score(reward)"),
         (
             "FR0127",
             "nobody plays in `maze` here; give it a generator",

@@ -139,7 +139,9 @@ def _wrong_weights(stage: Stage, edge: Edge, updated: set[str]) -> Iterator[tupl
     """What is wrong and what to do instead, the first cause first."""
     source, target = stage.document.roles[edge.source], stage.document.roles[edge.target]
     if source.kind != Kind.TRAINER:
-        yield f"`{edge.source}` is a {source.kind} and makes no weights", "start the edge at a trainer"
+        turned = target.kind == Kind.TRAINER and source.kind in RECEIVERS
+        fix = f"turn it round: `{edge.target} => {edge.source}`" if turned else "start the edge at a trainer"
+        yield f"`{edge.source}` is a {source.kind} and makes no weights", fix
     if target.kind not in RECEIVERS:
         yield f"`{edge.target}` is a {target.kind} and takes no weights", "end the edge at a generator"
     if getattr(target, "model", None) is None:

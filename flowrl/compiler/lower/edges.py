@@ -6,11 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from flowrl.compiler.lower.stage import Stage
+from flowrl.diag.diagnostic import Help
 from flowrl.diag.span import Span
 from flowrl.graph.graph import Edge, EdgeKind, Kind
-from flowrl.graph.signatures import methods
-from flowrl.spec.schema import EdgeDocument, RoleDocument
+from flowrl.graph.signatures import LOSSES, methods
+from flowrl.spec.schema import EdgeDocument, RoleDocument, TrainerRole
 
+HEADS = ("lm", "scalar", "denoiser")
 KINDS = {"->": EdgeKind.DATA, "=>": EdgeKind.WEIGHTS, "<->": EdgeKind.INTERACTION}
 
 
@@ -51,10 +53,20 @@ def lower_edges(stage: Stage) -> tuple[tuple[Edge, ...], dict[str, CallSite]]:
             end
             for side, ends in (("sources", document.sources), ("targets", document.targets))
             for place, end in enumerate(ends)
-            if check(stage, end, stage.span("edges", index, side, place), known)
+            if not _enters_data(stage, end, side, stage.span("edges", index, side, place))
+            and check(stage, end, stage.span("edges", index, side, place), known)
         }
         edges += [edge for edge in _fanned(stage, index, document) if {edge.source, edge.target} <= good]
     return tuple(edges), _call_sites(stage, calls)
+
+
+def _enters_data(stage: Stage, end: str, side: str, span: Span | None) -> bool:
+    """FR0260 for an edge that ends at a data set; as a name it may still be unknown."""
+    name = parse_name(end)
+    if side != "targets" or name.role != "data" or name.method not in stage.document.data:
+        return False
+    stage.refuse("FR0260", span, name=end)
+    return True
 
 
 def check_updates(stage: Stage, sites: Iterable[CallSite]) -> None:
@@ -153,8 +165,21 @@ def _check_method(stage: Stage, name: Name, span: Span | None) -> bool:
     if name.method in known:
         return True
     of_head = f" with head {head}" if head is not None else ""
-    stage.refuse_name("FR0202", span, name.method, known, owner=f"`{name.role}`, a {role.kind}{of_head},")
+    owner = f"`{name.role}`, a {role.kind}{of_head},"
+    others = [other for other in HEADS if other != head and name.method in methods(Kind(role.kind), other)]
+    if head is None or not others:
+        stage.refuse_name("FR0202", span, name.method, known, owner=owner)
+    elif not _of_wrong_head(role, head):
+        of_model = f"`{name.method}` needs a model with `head: {others[0]}`; with `head: {head}` the ops are "
+        helps = [Help(text=of_model + ", ".join(sorted(known)))]
+        stage.refuse("FR0202", span, helps, owner=owner, name=name.method, known=", ".join(sorted(known)))
     return False
+
+
+def _of_wrong_head(role: RoleDocument, head: str) -> bool:
+    """Whether the role's loss needs another head: then FR0218 tells the cause, and its ops are not told as well."""
+    loss = LOSSES.get(role.update.loss) if isinstance(role, TrainerRole) else None
+    return loss is not None and loss.head != head
 
 
 def _call_sites(stage: Stage, known: set[str]) -> dict[str, CallSite]:

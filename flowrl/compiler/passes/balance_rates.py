@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, InternalError, diagnose
+from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, InternalError, Label, diagnose
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Op
 from flowrl.graph.params import DataParams, EstimateParams, FilterParams, UpdateParams
 from flowrl.graph.rates import crossing_inputs, step_rates, updates_per_step
@@ -158,7 +158,8 @@ def _told(graph: Graph, rows: Rows, conflict: Conflict) -> Iterator[tuple[tuple[
     target = graph.op(edge.target) if edge is not None else None
     if target is not None and isinstance(target.params, UpdateParams):
         if rows.prompts(target).fixed is not None:  # else FR0314 says so
-            yield ("divide", target.id), _indivisible(graph, rows, target, target.params)
+            told = _indivisible(graph, rows, target, target.params)
+            yield ("divide", f"{told.labels[0]}" if told.labels else target.id), told
         return
     crossing = [i for i in crossing_inputs(rows, target) if edge and i.source == edge.source] if target else []
     if target is None or not crossing:
@@ -180,9 +181,13 @@ def _indivisible(graph: Graph, rows: Rows, op: Op, params: UpdateParams) -> Diag
     step, updates = graph.step, params.updates
     prompts = rows.nominal(op)[0]
     quotient, rest = divmod(prompts, updates)
+    span = op.spans.get("updates") or step.spans.get("updates") or step.spans.get("prompts") or op.span
+    given = step.spans.get("prompts")
+    apart = given is not None and span is not None and given.file != span.file
     return diagnose(
         "FR0303",
-        op.spans.get("updates") or step.spans.get("updates") or step.spans.get("prompts") or op.span,
+        span,
+        also=[Label(given, f"{step.prompts} prompts")] if given is not None and apart else [],
         op=op.id,
         prompts=prompts,
         left="" if prompts == step.prompts else f" (of {step.prompts}, after filters)",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from flowrl.compiler.binding import bind, makers_here
+from flowrl.compiler.binding import PROMPT, bind, makers_here
 from flowrl.compiler.edges import data_edges, state_edges
 from flowrl.compiler.frames import misaligned
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
@@ -14,6 +14,7 @@ from flowrl.graph.algorithms import find_cycle
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Op
 from flowrl.graph.params import ForwardParams, GenerateParams, UpdateParams
 from flowrl.graph.records import Records, records
+from flowrl.graph.signatures import FIELDS
 
 DEFERRED = "old_log_probs"
 """Left to insert_log_probs, which knows whether the rollout's will do; a choice by `inputs:` stands."""
@@ -65,10 +66,19 @@ def _causes(graph: Graph, found: Records, faults: list[_Fault]) -> list[Diagnost
     absent.sort(key=lambda each: (len(found.ancestors[each.op.id]), -len(brings[id(each)])))
     causes: list[_Fault] = []
     for each in absent:
+        if each.input.field != PROMPT and _is_without_data(graph, found, each, absent):
+            continue
         upstream = {each.op.id, *found.ancestors[each.op.id]}
         if not any(cause.op.id in upstream and each.input.field in brings[id(cause)] for cause in causes):
             causes.append(each)
     return [each.diagnostic for each in faults if each not in absent or each in causes]
+
+
+def _is_without_data(graph: Graph, found: Records, fault: _Fault, absent: list[_Fault]) -> bool:
+    """Whether a column that no op makes is missing because an op upstream has no prompts: it comes with their data."""
+    upstream = found.ancestors[fault.op.id]
+    lost = any(other.input.field == PROMPT and other.op.id in upstream for other in absent)
+    return lost and not makers_here(graph, fault.op, fault.input.field) and fault.input.field not in FIELDS
 
 
 def _brought(graph: Graph, found: Records, fault: _Fault) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""FR0240 to FR0259: keys, lengths and names that mean nothing together."""
+"""FR0240 to FR0264: keys, lengths and names that mean nothing together."""
 
 from flowrl.diag.catalogue.code import Code
 
@@ -39,5 +39,12 @@ CODES: tuple[Code, ...] = (
         label="no op is named `{name}`",
         why="`assume:` has what the planner may take for granted of an op, `role.op`",
         help="name one of: {known}",
+    ),
+    Code(
+        id="FR0260",
+        headline="edge into a data set",
+        label="`{name}` reads nothing",
+        why="a data set gives prompts and their columns; data travels from left to right",
+        help="turn the edge round: `{name}` stands left of the arrow",
     ),
 )
