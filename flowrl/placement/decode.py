@@ -7,6 +7,7 @@ m = M/2 (the rule without `assume:`) lengths are uniform. Its integral gives the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from flowrl.machine.shape import ModelShape
 from flowrl.placement.ledger import Given, line
@@ -47,12 +48,19 @@ def step_seconds(shape: ModelShape, engine: Engine, tp: int, dtype_bytes: int, b
     if shape.experts:
         idle = 1.0 - (1.0 - (1.0 - shape.experts_per_token / shape.experts) ** batch)
     resting = idle * shape.layers * shape.experts * shape.expert_parameters if shape.experts else 0.0
-    weights = (shape.parameters - resting) * dtype_bytes / tp
+    parameters, multiplied = _parameters(shape)
+    weights = (parameters - resting) * dtype_bytes / tp
     cache = batch * context * shape.kv_bytes_per_token(dtype_bytes, tp)
     reading = (weights + cache) / engine.memory_bytes_per_second
-    computing = 2.0 * shape.multiplied_parameters * batch / tp / engine.flops_per_second
+    computing = 2.0 * multiplied * batch / tp / engine.flops_per_second
     reduces = 4.0 * shape.layers * batch * shape.hidden * dtype_bytes * (tp - 1) / tp / engine.link_bytes_per_second
     return max(reading, computing) + reduces + engine.step_seconds
+
+
+@lru_cache(maxsize=256)
+def _parameters(shape: ModelShape) -> tuple[int, int]:
+    """All, and those that multiply: asked for every slice of every candidate."""
+    return shape.parameters, shape.multiplied_parameters
 
 
 def decode_seconds(

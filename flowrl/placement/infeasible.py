@@ -32,7 +32,7 @@ SMALL_SHARE = 0.01
 LONGEST_FORMULA = 72
 
 
-MOST_CANDIDATES = 200
+MOST_CANDIDATES = 100
 """Placements that are worked out to find edits that fit."""
 
 

@@ -69,6 +69,7 @@ def build(
     settings = parse_settings(sets, report)
     root = apply_includes(root, file, folder, includes)
     root = apply_settings(root, [setting for setting in settings if setting.is_use], report)
+    check_limits(root)  # what is too much is not worked out first
     root = apply_presets(root, presets)
     root = apply_settings(root, [setting for setting in settings if not setting.is_use], report)
     check_limits(root)

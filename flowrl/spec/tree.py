@@ -143,13 +143,20 @@ def key_span(root: Node, path: Path) -> Span:
 
 def walk(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
     """Every value below `node` with its path."""
+    left = _below(node, path)
+    while left:
+        found = left.pop()
+        yield found
+        left += _below(found[1], found[0])
+
+
+def _below(node: Node, path: Path) -> list[tuple[Path, Node]]:
+    """The values directly below, the last one first."""
     if isinstance(node, MappingNode):
-        children: list[tuple[str | int, Node]] = [(key, entry.node) for key, entry in node.entries.items()]
-    else:
-        children = list(enumerate(node.items)) if isinstance(node, SequenceNode) else []
-    for key, below in children:
-        yield (*path, key), below
-        yield from walk(below, (*path, key))
+        return [((*path, key), entry.node) for key, entry in reversed(node.entries.items())]
+    if isinstance(node, SequenceNode):
+        return [((*path, index), node.items[index]) for index in range(len(node.items) - 1, -1, -1)]
+    return []
 
 
 def merge(base: Node, over: Node) -> Node:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from flowrl.diag.diagnostic import Diagnostic, Label, diagnose
-from flowrl.spec.tree import Entry, MappingNode, Node, SequenceNode, Unknown, may_be_template, plain_value
+from flowrl.spec.tree import (
+    Entry,
+    MappingNode,
+    Node,
+    ScalarNode,
+    SequenceNode,
+    Unknown,
+    may_be_template,
+    plain_value,
+    walk,
+)
 
 
 def render_variables(root: MappingNode, report: list[Diagnostic]) -> MappingNode:
@@ -31,11 +42,8 @@ def render_variables(root: MappingNode, report: list[Diagnostic]) -> MappingNode
 
 def _mentions_templates(node: Node) -> bool:
     """Whether any text holds a mark of a template; without one, Jinja2 need not be imported."""
-    if isinstance(node, MappingNode):
-        return any(_mentions_templates(entry.node) for entry in node.entries.values())
-    if isinstance(node, SequenceNode):
-        return any(_mentions_templates(item) for item in node.items)
-    return may_be_template(node)
+    found = chain([((), node)], walk(node))
+    return any(isinstance(each, ScalarNode) and may_be_template(each) for _, each in found)
 
 
 def _render(node: Node, scope: Mapping[str, Any], report: list[Diagnostic]) -> Node:

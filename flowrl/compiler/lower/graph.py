@@ -52,7 +52,7 @@ def lower_stage(spec: FlowSpec, index: int) -> Graph:
     check_effects(stage, sites)
     check_gate(stage, ops)
     if stage.problems:
-        raise FlowError(problem for i, problem in enumerate(stage.problems) if problem not in stage.problems[:i])
+        raise FlowError(dict.fromkeys(stage.problems))
     document = stage.document
     return Graph(
         name=document.name,
