@@ -3,8 +3,8 @@
     python tools/pages.py            # write them
     python tools/pages.py --check    # exit 1 and name those that are not as written
 
-README.md gets the picture of a plan, docs/reference/flow.md the keys of the language, docs/reference/presets.md the
-presets, docs/errors/README.md the codes.
+README.md gets the picture of a plan, docs/reference/flow.md the keys of the language, docs/reference/ops.md the ops,
+losses and estimators, docs/reference/presets.md the presets, docs/errors/README.md the codes.
 """
 
 from __future__ import annotations
@@ -13,12 +13,18 @@ import argparse
 import contextlib
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from flowrl import api
 from flowrl.diag.catalogue import CODES
+from flowrl.graph.graph import Input
+from flowrl.graph.signatures import BUILTIN_FUNCTIONS, BUILTIN_REWARDS, ESTIMATORS, FIELDS, LOSSES, OPS
+from flowrl.graph.types import Field
+from flowrl.machine.devices import DEVICE_CARDS
+from flowrl.machine.models import CARDS
+from flowrl.machine.traits import TRAITS
 from flowrl.spec.presets import preset_head, preset_names
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,7 +46,34 @@ the result has the type that stands here. An installed package may add keys of i
 A role's `kind` may be left out for `actor_train` and `critic` (trainer), `actor_infer` (generator), `reference`
 (scorer), `reward` (reward) and `advantage` (estimator). An edge is written `a, b -> c` (data), `a => b` (weights) or
 `a <-> b` (interaction), or as a mapping `{edge: "a -> b", …}` with the keys of `Edge` beside the arrow.
+[ops.md](ops.md) lists the ops of each kind, what they read and write, the losses, estimators, backends and devices.
 """
+
+OPS_HEAD = """# Ops, columns, losses, estimators
+
+What the names in a flow stand for, made from the tables that the compiler reads. [flow.md](flow.md) has the keys.
+
+## Ops
+
+An edge names ops: `role.op`, for another call with parameters of its own `role.op@label`, for a data set `data.NAME`.
+An op finds a column by its name among what the ops upstream of it made; where two made it, `inputs:` on the reading
+role chooses one. `data.NAME` gives `prompt` and the columns under `keep`, and `response`, `pair_sign` or `images` where
+the data set names them.
+
+"""
+VARYING = {
+    ("trainer", "update"): ("what its loss reads, below", "metrics, and the next version of its weights"),
+    ("reward", "score"): (
+        "the parameters of its function; `prompt` and `response` for a model or a judge",
+        "`rewards`",
+    ),
+    ("estimator", "estimate"): ("what its estimator reads, below", "what its estimator writes, below"),
+    ("filter", "select"): ("`by`, or the parameters of its function", "`keep`; rows that do not stay leave the step"),
+    ("env", "reset"): ("columns of the data that its `reset` takes", "`prompt` of each sample"),
+    ("env", "step"): ("the turn of each generator on its `<->`", ""),
+    ("function", "call"): ("the parameters of its function", "its `outputs`"),
+}
+"""Ops whose columns follow from the role's keys."""
 
 PRESETS_HEAD = """# Presets
 
@@ -156,9 +189,122 @@ def type_of(value: Json) -> str:
     return kind
 
 
+def ops() -> str:
+    """docs/reference/ops.md: what ops, losses and estimators read and write, from the tables of the compiler."""
+    parts = (OPS_HEAD + _ops(), _columns(), _losses(), _estimators(), _functions(), _backends(), _devices(), _models())
+    return "\n".join(parts)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = (head, ["---"] * len(head), *rows)
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "–"
+
+
+def _read(inputs: Iterable[Input]) -> str:
+    return ", ".join(f"`{i.slot}`" + (" if there is one" if i.optional else "") for i in inputs) or "–"
+
+
+def _written(fields: Iterable[Field]) -> str:
+    return _names(field.name for field in fields)
+
+
+def _ops() -> str:
+    rows: list[tuple[str, ...]] = []
+    for op in OPS:
+        reads, writes = VARYING.get((op.kind, op.method), ("", ""))
+        head = f", head {' or '.join(op.heads)}" if op.heads else ""
+        rows.append((f"{op.kind}{head}", f"`{op.method}`", reads or _read(op.reads), writes or _written(op.writes)))
+    return _table(("kind of role", "op", "reads", "writes"), rows)
+
+
+def _columns() -> str:
+    rows = [(f"`{field.name}`", str(field.unit), f"`{field.dtype}`") for field in FIELDS.values()]
+    told = """## Columns
+
+A value belongs to a token, a turn, a sample or a prompt. A coarse one is repeated for a finer reader; the other way is
+an error. A denoiser has `latents` and `sigmas` in place of `tokens`: its tokens are denoising steps.
+
+"""
+    return told + _table(("column", "of each", "type"), rows)
+
+
+def _losses() -> str:
+    rows: list[tuple[str, ...]] = []
+    for name, loss in LOSSES.items():
+        reads = [*(("tokens", "loss_mask") if loss.tokens else ()), *loss.reads]
+        more = [*(["`old_log_probs` (as `old_log_probs:` says)"] if loss.ratio else [])]
+        more += ["`ref_log_probs` with `kl`"] if loss.kl else []
+        more += ["`rollout_log_probs` with a correction"] if loss.ratio else []
+        rows.append((f"`{name}`", loss.head, ", ".join([_names(reads), *more]), _names(loss.keys)))
+    told = """## Losses
+
+`update.loss` of a trainer. Keys that only some losses read stand in the last column.
+
+"""
+    return told + _table(("loss", "head of the model", "reads", "keys of its own"), rows)
+
+
+def _estimators() -> str:
+    rows = [
+        (
+            f"`{name}`",
+            _names(each.reads),
+            _names(each.writes),
+            each.normalize,
+            ", ".join(f"`{key}` {value:g}" for key, value in each.keys.items()) or "–",
+            "yes" if each.kl else "no",
+        )
+        for name, each in ESTIMATORS.items()
+    ]
+    told = """## Estimators
+
+`estimator` of an estimator role. With `kl` it reads `old_log_probs` and `ref_log_probs` as well.
+
+"""
+    return told + _table(("estimator", "reads", "writes", "`normalize` by default", "keys and defaults", "`kl`"), rows)
+
+
+def _functions() -> str:
+    rows = [
+        (f"`flowrl:{name}`", kind, _names(each.fields), _names(each.args), _names(each.optional_args))
+        for kind, table in (("reward", BUILTIN_REWARDS), ("function", BUILTIN_FUNCTIONS))
+        for name, each in table.items()
+    ]
+    told = "## Functions that ship with FlowRL\n\n`function: flowrl:NAME`; arguments stand under `args`.\n\n"
+    return told + _table(("function", "kind of role", "reads", "arguments", "arguments that may be left out"), rows)
+
+
+def _backends() -> str:
+    rows = [
+        (f"`{name}`", ", ".join(each.kinds), ", ".join(each.heads), ", ".join(f"`{axis}`" for axis in each.axes))
+        for name, each in TRAITS.items()
+    ]
+    told = "## Backends\n\nWhat can be planned; the README says what of it runs.\n\n"
+    return told + _table(("backend", "kinds of role", "heads", "axes of a layout"), rows)
+
+
+def _devices() -> str:
+    told = "## Devices\n\n`cluster.gpu`, and the last part of a shorthand such as `16xH100-80G`: "
+    return told + _names(DEVICE_CARDS) + ".\n"
+
+
+def _models() -> str:
+    told = """## Models
+
+`source` of a model is a folder with a `config.json`, or one of these hub ids, whose shapes ship with FlowRL:
+
+"""
+    return told + _table(("hub id",), ((f"`{name}`",) for name in CARDS))
+
+
 PAGES: Mapping[str, Callable[[], str]] = {
     "README.md": readme,
     "docs/reference/flow.md": flow,
+    "docs/reference/ops.md": ops,
     "docs/reference/presets.md": presets,
     "docs/errors/README.md": codes,
 }

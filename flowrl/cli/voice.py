@@ -59,7 +59,7 @@ class Voice:
             name = file.removeprefix(PRESET)
             return preset_text(name) if name in preset_names() else None
         try:
-            return Path(file).read_text(encoding="utf-8")
+            return Path(file).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError):
             return None
 

@@ -169,3 +169,14 @@ def test_main_imports_no_planner() -> None:
 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_frames_show_no_byte_order_mark(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    flow = tmp_path / "f.yaml"
+    flow.write_text("flowrl: 1\nname: x\nstpe: {prompts: 1}\n", encoding="utf-8-sig")
+    assert call("check", str(flow)) == 1
+    plain = capsys.readouterr().err
+    flow.write_text("flowr: 1\nname: x\nstep: {prompts: 1}\n", encoding="utf-8-sig")
+    assert call("check", str(flow)) == 1
+    first = capsys.readouterr().err
+    assert "\ufeff" not in plain + first and "1 │ flowr: 1\n" in first
