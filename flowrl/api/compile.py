@@ -29,11 +29,12 @@ from flowrl.machine.shape import ModelShape
 from flowrl.placement.duration import durations
 from flowrl.placement.place import place
 from flowrl.placement.price import price_lines
-from flowrl.placement.request import PlacementRequest
+from flowrl.placement.request import Placement, PlacementRequest
 from flowrl.placement.shapes import handed_on, shapes_of
 from flowrl.placement.workload import Workload
 from flowrl.plan.digests import catalogue_digest, digest
-from flowrl.plan.plan import Digests, Plan, Source, StagePlan
+from flowrl.plan.plan import Digests, Plan, Source, StagePlan, StageRun
+from flowrl.program.program import Program
 from flowrl.spec.flow import FlowSpec
 from flowrl.spec.preset_labels import with_presets
 
@@ -67,61 +68,78 @@ def check_spec(spec: FlowSpec) -> Checked:
 
 
 def check_as_planned(spec: FlowSpec, cluster: str | None = None) -> Checked:
-    """`check_spec` and, if every stage has a graph, what a plan would tell besides: whether it fits."""
+    """`check_spec` and, if every stage has a graph, what a plan would tell besides: whether it fits. How long a step
+    takes is left to the plan."""
     checked = check_spec(spec)
     if len(checked.graphs) < len(spec.stages):
         return checked
-    return Checked(checked.graphs, compile_spec(spec, cluster, checked).diagnostics)
+    placed = _place(spec, checked, cluster_of(spec, cluster))
+    told = [diagnostic for each in placed for diagnostic in each.placement.diagnostics]
+    return Checked(checked.graphs, _once([*checked.diagnostics, *told], spec))
 
 
-def compile_spec(spec: FlowSpec, cluster: str | None = None, checked: Checked | None = None) -> Plan:
+def compile_spec(spec: FlowSpec, cluster: str | None = None) -> Plan:
     """The plan of a flow on `cluster` (a shorthand, a file, or None for what the flow says).
 
-    `checked`: what `check_spec` gave for it, if that has been asked.
     Raises FlowError with every fault of the flow. A flow that does not fit gives a plan whose verdict is infeasible.
     """
-    checked = checked or check_spec(spec)
+    checked = check_spec(spec)
     if len(checked.graphs) < len(spec.stages):
         raise FlowError(checked.diagnostics)
     machine = cluster_of(spec, cluster)
-    stages: list[StagePlan] = []
-    diagnostics = list(checked.diagnostics)
+    placed = _place(spec, checked, machine)
+    stages = [_compile_stage(spec, index, each, machine) for index, each in enumerate(placed)]
+    told = [diagnostic for each in placed for diagnostic in each.placement.diagnostics]
+    diagnostics = _once([*checked.diagnostics, *told], spec)
+    return _plan(spec, machine, stages, diagnostics, sources_of(spec, checked.graphs))
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A stage with its place and its program, not yet timed."""
+
+    graph: Graph
+    shapes: Mapping[str, ModelShape]
+    request: PlacementRequest
+    placement: Placement
+    run: StageRun
+    program: Program
+
+
+def _place(spec: FlowSpec, checked: Checked, cluster: Cluster) -> list[_Placed]:
+    """Every stage in turn: models of later ones may be what earlier ones hand on."""
+    placed: list[_Placed] = []
     earlier: dict[str, ModelShape] = {}
     for index, graph in enumerate(checked.graphs):
         shapes = shapes_of(graph, spec.folder, earlier)
         earlier |= handed_on(spec.stages[index].name, graph, shapes)
-        stage, problems = _compile_stage(spec, index, graph, shapes, machine)
-        stages.append(stage)
-        diagnostics.extend(problems)
-    return _plan(spec, machine, stages, _once(diagnostics, spec), sources_of(spec, checked.graphs))
+        request = lower_placement(spec, index)
+        placement = place(graph, cluster, request, shapes)
+        run = lower_stage_run(spec, index)
+        placed.append(_Placed(graph, shapes, request, placement, run, emit(graph, placement.pools, run)))
+    return placed
 
 
-def _compile_stage(
-    spec: FlowSpec, index: int, graph: Graph, shapes: Mapping[str, ModelShape], cluster: Cluster
-) -> tuple[StagePlan, tuple[Diagnostic, ...]]:
-    request = lower_placement(spec, index)
-    placement = place(graph, cluster, request, shapes)
-    run = lower_stage_run(spec, index)
-    program = emit(graph, placement.pools, run)
+def _compile_stage(spec: FlowSpec, index: int, placed: _Placed, cluster: Cluster) -> StagePlan:
+    graph, shapes, request, placement = placed.graph, placed.shapes, placed.request, placed.placement
     seconds = durations(
-        graph, placement.pools, program, shapes, cluster, request=request, decisions=placement.decisions
+        graph, placement.pools, placed.program, shapes, cluster, request=request, decisions=placement.decisions
     )
-    expected = estimate(program, seconds, graph, _response_tokens(graph, shapes, request), run.steps)
+    expected = estimate(placed.program, seconds, graph, _response_tokens(graph, shapes, request), placed.run.steps)
     prices = price_lines(placement.pools, cluster, expected.step_seconds)
-    stage = StagePlan(
+    return StagePlan(
         name=spec.stages[index].name,
         graph=graph,
         pools=placement.pools,
         edges=graph.edges,
-        programs=program,
+        programs=placed.program,
         memory=placement.memory,
         estimate=replace(expected, lines=(*expected.lines, *prices)),
         decisions=placement.decisions,
-        run=run,
+        run=placed.run,
         gate=lower_gate(spec.stages[index].gate),
         starts_from=_starts_from(graph),
     )
-    return stage, placement.diagnostics
 
 
 def _response_tokens(
