@@ -12,7 +12,7 @@ import pytest
 
 from flowrl import api
 from flowrl.diag.diagnostic import Severity
-from tests.house.tree import PACKAGE, ROOT
+from tests.house.tree import ROOT
 from tools import pages
 
 SNIPPET = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
@@ -20,14 +20,6 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
 JOBS = sorted((ROOT / "examples" / "flows").glob("*.yaml"))
 """Real jobs written in the language, ahead of what runs. Their data is not shipped."""
-PRESETS = sorted(PACKAGE.joinpath("presets").glob("*.yaml"))
-USE = """flowrl: 1
-name: use
-use: {preset}
-cluster: 8xH100-80G
-models: {{policy: {{source: Qwen/Qwen2.5-0.5B-Instruct}}{value}}}
-data: {{train: {{source: gsm8k.jsonl, prompt: question, {data}, max_prompt_tokens: 512}}}}
-{reward}"""
 
 
 def snippets(language: str) -> Iterator[tuple[str, str]]:
@@ -61,19 +53,6 @@ def test_example_passes_check(file: Path) -> None:
 @pytest.mark.parametrize("file", JOBS, ids=lambda file: file.name)
 def test_job_passes_check(file: Path) -> None:
     assert not errors_of(file)
-
-
-@pytest.mark.parametrize("file", PRESETS, ids=lambda file: file.name)
-def test_preset_passes_check_when_used(file: Path, tmp_path: Path) -> None:
-    text = file.read_text(encoding="utf-8")
-    value = ", value: {source: Qwen/Qwen2.5-0.5B-Instruct, head: scalar}" if "model: value" in text else ""
-    scored = "reward:" in text
-    data, reward = (
-        ("keep: [answer]", 'roles: {reward: {function: "rewards.py:gsm8k"}}') if scored else ("response: answer", "")
-    )
-    beside(tmp_path)
-    (tmp_path / "flow.yaml").write_text(USE.format(preset=file.stem, value=value, data=data, reward=reward))
-    assert not errors_of(tmp_path / "flow.yaml")
 
 
 @pytest.mark.parametrize("text", WHOLE_FLOWS)
