@@ -177,6 +177,8 @@ def _start_problem(source: str, earlier: list[MappingNode], span: Span) -> Diagn
         return diagnose("FR0121", span, problem="write `stages.NAME.ROLE`")
     by_name = {_text(stage.get("name")): stage for stage in earlier}
     stage = by_name.get(parts[1])
+    if stage is None and "" in by_name:
+        return None  # the stage without a name, which is told, may be the one that is meant
     if stage is None:
         return diagnose(
             "FR0121", span, helps=_near(parts[1], list(by_name), "stage"), problem=f"no stage `{parts[1]}` stands above"

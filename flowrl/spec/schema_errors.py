@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
-from flowrl.diag.near import is_only_near, near_names
+from flowrl.diag.near import edit_distance, is_only_near, near_names
 from flowrl.diag.span import Span
 from flowrl.spec.blocks import GenerateDocument, UpdateDocument
 from flowrl.spec.declared import declared_at
@@ -217,7 +217,9 @@ def _unknown_key(path: Path, context: Context) -> Diagnostic:
         certain = is_only_near(key, near)
         helps = [Help(text="a key with a near name exists", span=span, replacement=line, certain=certain)]
         helps += [Help(text=f"or `{other}`") for other in near[1:]]
-    elif every:
+    elif key in StageDocument.model_fields and not parent:
+        helps = [Help(text=f"`{key}` is a key of a stage: it stands in an entry of `stages:`")]
+    elif every and edit_distance(key, every[0]) <= 1:
         helps = [Help(text=f"`{every[0]}`, which has a near name, is written already: remove one of the two")]
     elif kinds:
         helps = [Help(text=f"`{key}` is a key of roles of kind {' or '.join(kinds)}")]

@@ -76,8 +76,7 @@ def _check_first_messages(stage: Stage, declared: Sequence[Edge]) -> None:
 
 def _check_resets(stage: Stage, declared: Sequence[Edge]) -> None:
     """FR0331 for a reset whose episodes nothing goes on with: no step of its own call, and no edge from it."""
-    used = {edge.target for edge in declared if edge.kind is EdgeKind.INTERACTION}
-    used |= {edge.source for edge in declared}
+    used = {end for edge in declared for end in (edge.source, *([edge.target] if _is_step(stage, edge.target) else []))}
     told: set[str] = set()
     for edge in declared:
         name = parse_name(edge.target)
