@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
 from flowrl.diag.near import near_names
+from flowrl.diag.span import Span
 from flowrl.graph.graph import Edge, Graph, Input, Kind, Op
 from flowrl.graph.params import DataParams
 from flowrl.graph.records import Records
@@ -46,7 +47,7 @@ def _found(graph: Graph, records: Records, op: Op, input: Input) -> Op | Diagnos
         return graph.op(producers[0])
     if producers:
         return _ambiguous(graph, records, op, input, producers)
-    return None if input.optional else missing(graph, records, op, input.field)
+    return None if input.optional else missing(graph, records, op, input.field, input.span)
 
 
 def _chosen(graph: Graph, records: Records, op: Op, input: Input) -> Op | Diagnostic:
@@ -130,12 +131,13 @@ def _unfit(code: str, op: Op, input: Input, source: Op, want: str, have: str) ->
     )
 
 
-def missing(graph: Graph, records: Records, op: Op, field: str) -> Diagnostic:
-    """FR0206, with the edge to draw, the op that makes such a field, or the column to keep."""
+def missing(graph: Graph, records: Records, op: Op, field: str, span: Span | None = None) -> Diagnostic:
+    """FR0206 where the column is named (`span`) or at the op, with the edge to draw, the op that makes such a field, or
+    the column to keep."""
     same_call = makers_here(graph, op, field)
     also = [Label(o.span, f"`{o.id}` makes it") for o in same_call if o.span is not None][:1]
     fix = _fix(graph, records, op, field, same_call)
-    return diagnose("FR0206", op.span, also=also, op=op.id, field=field, fix=fix)
+    return diagnose("FR0206", span or op.span, also=also, op=op.id, field=field, fix=fix)
 
 
 def makers_here(graph: Graph, op: Op, field: str) -> list[Op]:

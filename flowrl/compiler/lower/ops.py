@@ -279,7 +279,7 @@ def _function_inputs(stage: Stage, op: Op, function: str, args: Mapping[str, Any
 
 def _column(field: str, chosen: str | None = None, span: Any = None) -> Input:
     """An input of any unit and type."""
-    return Input(slot=field, field=field, chosen=chosen, span=span if chosen is not None else None)
+    return Input(slot=field, field=field, chosen=chosen, span=span)
 
 
 def _of_role(role: str, unit: str) -> Input:
