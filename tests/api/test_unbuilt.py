@@ -245,4 +245,5 @@ def test_a_routed_reward_is_shown_where_it_is_written_also_over_a_preset(tmp_pat
         preflight(api.plan(file))
     (routed,) = [each for each in refused.value.diagnostics if "routed" in each.labels[0].text]
     span = routed.labels[0].span
-    assert span is not None and (span.line, span.column) == (10, 3) and Path(span.file).name == "flow.yaml"
+    assert (span.line, span.column) == (10, 3)
+    assert Path(span.file).name == "flow.yaml"

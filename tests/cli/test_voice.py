@@ -179,4 +179,5 @@ def test_frames_show_no_byte_order_mark(capsys: pytest.CaptureFixture[str], tmp_
     flow.write_text("flowr: 1\nname: x\nstep: {prompts: 1}\n", encoding="utf-8-sig")
     assert call("check", str(flow)) == 1
     first = capsys.readouterr().err
-    assert "\ufeff" not in plain + first and "1 │ flowr: 1\n" in first
+    assert "\ufeff" not in plain + first
+    assert "1 │ flowr: 1\n" in first

@@ -1,4 +1,4 @@
-"""What a diagnostic and a FlowError print as: the traceback of a script that builds a flow is all that its user sees."""
+"""What a diagnostic and a FlowError print as: of a script that builds a flow, its user sees the traceback alone."""
 
 from __future__ import annotations
 
@@ -27,4 +27,5 @@ def test_a_flow_error_prints_all_that_it_tells() -> None:
     first, second = diagnose("FR0001", file="a.yaml", wanted="a path"), diagnose("FR0016", Span("b.yaml", 1, 2, 1, 3))
     text = str(FlowError([first, second]))
     assert text == f"{first}\n{second}"
-    assert "`a.yaml` does not exist" in text and "b.yaml:1:2: `<<` takes a mapping" in text and "  why: " not in text
+    assert "`a.yaml` does not exist" in text
+    assert "b.yaml:1:2: `<<` takes a mapping" in text
