@@ -46,8 +46,8 @@ CODES: tuple[Code, ...] = (
         headline="samples of weights that are seldom published",
         severity="warning",
         label="`{op}` trains on samples of weights that are up to {drift} updates old",
-        why="loss `{loss}` takes them as if the weights of the step had made them, which biases the gradient; lag counts "
-        "published versions only",
+        why="loss `{loss}` takes them as if the weights of the step had made them, which biases the gradient; lag "
+        "counts published versions only",
         help="publish in every step, or add `correction: {{name: tis, unit: token, cap: 2.0}}` to `{role}.update`",
     ),
     Code(
