@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.errors.cases import HERE as CASES
+from tests.errors.told import Found, diagnostics_of, frames
 from tests.house.day import fuzz_seed
 
 # Shared machines stall, and a run that fails must fail again: no deadlines, the same examples each time.
@@ -17,6 +20,10 @@ settings.register_profile(
 settings.load_profile("flowrl")
 
 Golden = Callable[[Path, str], None]
+
+
+class Told(Protocol):
+    def __call__(self, found: Found, code: str, name: str = "", texts: Mapping[str, str] = ...) -> None: ...
 
 
 def pytest_report_header() -> str:
@@ -36,5 +43,21 @@ def golden(request: pytest.FixtureRequest) -> Golden:
             path.write_text(text, encoding="utf-8")
         assert path.is_file(), f"{path} is missing; make it with --update-goldens and read it"
         assert text == path.read_text(encoding="utf-8")
+
+    return compare
+
+
+@pytest.fixture
+def told(golden: Golden, tmp_path: Path, request: pytest.FixtureRequest) -> Told:
+    """`told(found, "FRnnnn", name)` asserts that what was found is of the code, and that the whole frame is the one in
+    tests/errors/FRnnnn[-name]/expected.txt. `texts` gives the sources that stand in no file."""
+
+    def compare(found: Found, code: str, name: str = "", texts: Mapping[str, str] = {}) -> None:
+        diagnostics = diagnostics_of(found)
+        assert code in {diagnostic.code for diagnostic in diagnostics}
+        folder = CASES / (f"{code}-{name}" if name else code)
+        if request.config.getoption("--update-goldens"):
+            folder.mkdir(exist_ok=True)
+        golden(folder / "expected.txt", frames(diagnostics, tmp_path, texts))
 
     return compare

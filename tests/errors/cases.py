@@ -5,6 +5,8 @@ flow.bytes.py instead of it: a Python file that defines FLOW, the bytes of flow.
 flow.py       or a script that builds a flow in Python and raises FlowError
 case.py       or anything else: defines diagnostics(), which gives or raises what is printed
 sets.txt      `--set` flags, one a line
+
+A folder with expected.txt alone is the frame of what a test elsewhere provokes (tests/errors/told.py): no case to run.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from flowrl.spec import load
 from flowrl.spec.presets import PREFIX, preset_text
 
 HERE = Path(__file__).parent
-CASES = sorted(path for path in HERE.glob("FR*") if path.is_dir())
+MADE_OF = ("flow.yaml", "flow.bytes.py", "flow.py", "case.py")
+CASES = sorted(path for path in HERE.glob("FR*") if any((path / name).is_file() for name in MADE_OF))
 
 
 def code_of(case: Path) -> str:
