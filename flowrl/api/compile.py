@@ -137,7 +137,7 @@ def _compile_stage(spec: FlowSpec, index: int, placed: _Placed, cluster: Cluster
         estimate=replace(expected, lines=(*expected.lines, *prices)),
         decisions=placement.decisions,
         run=placed.run,
-        gate=lower_gate(spec.stages[index].gate),
+        gate=lower_gate(spec, index),
         starts_from=_starts_from(graph),
     )
 

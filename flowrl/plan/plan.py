@@ -145,6 +145,8 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     """end, or first: the stage is left as soon as it holds."""
     otherwise: str = "stop"
     """stop or continue."""
+    span: Span | None = None
+    """Where the flow names the metric."""
 
 
 class StageRun(msgspec.Struct, frozen=True, kw_only=True):

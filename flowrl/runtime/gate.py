@@ -35,13 +35,13 @@ def require_passed(stage: StagePlan, steps: Iterable[Mapping[str, float]]) -> bo
     seen = [line[gate.metric] for line in lines if isinstance(line.get(gate.metric), int | float)]
     if not seen:
         known = ", ".join(f"`{name}`" for name in sorted({name for line in lines for name in line if "." in name}))
-        raise FlowError(diagnose("FR0910", stage=stage.name, metric=gate.metric, known=known or "none"))
+        raise FlowError(diagnose("FR0910", gate.span, stage=stage.name, metric=gate.metric, known=known or "none"))
     if holds(gate, seen[-1]):
         return True
     if gate.otherwise == "continue":
         return False
-    wanted, value = _wanted(gate), f"{seen[-1]:.4g}"
-    raise FlowError(diagnose("FR0909", stage=stage.name, metric=gate.metric, value=value, wanted=wanted))
+    facts = {"stage": stage.name, "metric": gate.metric, "value": f"{seen[-1]:.4g}", "wanted": _wanted(gate)}
+    raise FlowError(diagnose("FR0909", gate.span, **facts))
 
 
 def _wanted(gate: Gate) -> str:

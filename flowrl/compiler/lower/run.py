@@ -8,7 +8,7 @@ from flowrl.compiler.lower.stage import Stage
 from flowrl.diag.span import Span
 from flowrl.plan.plan import Gate, StageRun
 from flowrl.spec.flow import FlowSpec
-from flowrl.spec.schema import GateDocument, RunDocument
+from flowrl.spec.schema import RunDocument
 
 
 def lower_stage_run(spec: FlowSpec, index: int) -> StageRun:
@@ -30,8 +30,10 @@ def lower_run(document: RunDocument, spans: Mapping[str, Span] | None = None) ->
     )
 
 
-def lower_gate(document: GateDocument | None) -> Gate | None:
-    """The gate of a stage, if it has one."""
+def lower_gate(spec: FlowSpec, index: int) -> Gate | None:
+    """The gate of stage `index`, if it has one."""
+    stage = Stage(spec, index)
+    document = stage.document.gate
     if document is None:
         return None
     return Gate(
@@ -40,4 +42,5 @@ def lower_gate(document: GateDocument | None) -> Gate | None:
         at_most=document.at_most,
         when=document.when,
         otherwise=document.otherwise,
+        span=stage.written("gate", "metric"),
     )
