@@ -36,7 +36,7 @@ from flowrl.plan.digests import catalogue_digest, digest
 from flowrl.plan.plan import Digests, Plan, Source, StagePlan, StageRun
 from flowrl.program.program import Program
 from flowrl.spec.flow import FlowSpec
-from flowrl.spec.preset_labels import with_presets
+from flowrl.spec.sources import with_sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def check_as_planned(spec: FlowSpec, cluster: str | None = None) -> Checked:
     checked = check_spec(spec)
     if len(checked.graphs) < len(spec.stages):
         return checked
-    placed = _place(spec, checked, cluster_of(spec, cluster))
+    _, placed = _placed(spec, checked, cluster)
     told = [diagnostic for each in placed for diagnostic in each.placement.diagnostics]
     return Checked(checked.graphs, _once([*checked.diagnostics, *told], spec))
 
@@ -86,8 +86,7 @@ def compile_spec(spec: FlowSpec, cluster: str | None = None) -> Plan:
     checked = check_spec(spec)
     if len(checked.graphs) < len(spec.stages):
         raise FlowError(checked.diagnostics)
-    machine = cluster_of(spec, cluster)
-    placed = _place(spec, checked, machine)
+    machine, placed = _placed(spec, checked, cluster)
     stages = [_compile_stage(spec, index, each, machine) for index, each in enumerate(placed)]
     told = [diagnostic for each in placed for diagnostic in each.placement.diagnostics]
     diagnostics = _once([*checked.diagnostics, *told], spec)
@@ -104,6 +103,15 @@ class _Placed:
     placement: Placement
     run: StageRun
     program: Program
+
+
+def _placed(spec: FlowSpec, checked: Checked, cluster: str | None) -> tuple[Cluster, list[_Placed]]:
+    """The machine, and every stage placed on it."""
+    try:
+        machine = cluster_of(spec, cluster)
+        return machine, _place(spec, checked, machine)
+    except FlowError as error:
+        raise FlowError(with_sources(spec, error.diagnostics)) from None
 
 
 def _place(spec: FlowSpec, checked: Checked, cluster: Cluster) -> list[_Placed]:
@@ -189,4 +197,4 @@ def _once(diagnostics: list[Diagnostic], spec: FlowSpec) -> tuple[Diagnostic, ..
     """Each diagnostic once (stages share inherited sections), without the warnings that the flow allows."""
     allowed = set(spec.document.allow)
     kept = [d for d in diagnostics if d.severity == "error" or d.code not in allowed]
-    return tuple(dict.fromkeys(with_presets(spec, kept)))
+    return tuple(dict.fromkeys(with_sources(spec, kept)))

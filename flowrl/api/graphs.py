@@ -7,7 +7,7 @@ from flowrl.compiler.passes.pipeline import PASSES, run_passes
 from flowrl.diag.diagnostic import Diagnostic, FlowError
 from flowrl.graph.graph import Graph
 from flowrl.spec.flow import FlowSpec
-from flowrl.spec.preset_labels import with_presets
+from flowrl.spec.sources import with_sources
 
 LOWERED = "lowered"
 """The name of the graph before any pass."""
@@ -26,5 +26,5 @@ def graphs_after(spec: FlowSpec, after: str = STOPS[-1]) -> tuple[Graph, ...]:
         except FlowError as error:
             faults.extend(error.diagnostics)
     if faults:
-        raise FlowError(dict.fromkeys(with_presets(spec, faults)))
+        raise FlowError(dict.fromkeys(with_sources(spec, faults)))
     return tuple(graphs)

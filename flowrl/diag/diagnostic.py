@@ -37,6 +37,14 @@ class Help(msgspec.Struct, frozen=True, kw_only=True):
     certain: bool = False
 
 
+class Respelt(Help, frozen=True, kw_only=True):
+    """An edit that is known as words only: `new` for `old` in what stands at `span`. `diag/edits.with_lines` makes the
+    Help with the corrected line of it, where the source is known."""
+
+    old: str
+    new: str
+
+
 class Diagnostic(msgspec.Struct, frozen=True, kw_only=True):
     code: str
     severity: Severity

@@ -3,10 +3,12 @@ read and written elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from flowrl.diag.diagnostic import Diagnostic, Help
+from msgspec.structs import replace
+
+from flowrl.diag.diagnostic import Diagnostic, Help, Respelt
 from flowrl.diag.span import Span
 
 BOM = "\ufeff"
@@ -63,6 +65,27 @@ def apply(edits: Iterable[Edit], source: str) -> str:
         row = lines[edit.line - 1]
         lines[edit.line - 1] = row[: edit.start] + edit.text + row[edit.end :]
     return mark + "\n".join(lines)
+
+
+def with_lines(diagnostics: Iterable[Diagnostic], text: Mapping[str, str]) -> list[Diagnostic]:
+    """The diagnostics with a corrected line for each respelling whose words stand in the text of its file, and with its
+    words only for the others."""
+    return [replace(each, helps=tuple(_with_line(h, text) for h in each.helps)) for each in diagnostics]
+
+
+def _with_line(help_: Help, text: Mapping[str, str]) -> Help:
+    if not isinstance(help_, Respelt):
+        return help_
+    bare, span = Help(text=help_.text, certain=False), help_.span
+    lines = text.get(span.file, "").split("\n") if span is not None and span.line == span.end_line else []
+    if span is None or span.line > len(lines):
+        return bare
+    row = lines[span.line - 1]
+    before, at, after = row[: span.column - 1], row[span.column - 1 : span.end_column - 1], row[span.end_column - 1 :]
+    if at.count(help_.old) != 1:
+        return bare
+    line = before + at.replace(help_.old, help_.new, 1) + after
+    return Help(text=help_.text, span=span, replacement=line, certain=help_.certain)
 
 
 def region(edit: Edit, file: str) -> Span:

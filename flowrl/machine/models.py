@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
-from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
+from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, Respelt, diagnose
 from flowrl.diag.near import edit_distance, near_names
 from flowrl.diag.span import Span
 from flowrl.machine.denoiser import DenoiserShape
@@ -72,8 +72,9 @@ def _from_source(source: str, folder: Path, span: Span | None) -> ModelShape:
     if source in CARDS:
         return CARDS[source]
     if source.startswith((".", "/", "~")) or source.count("/") != 1:
-        near = near_names(Path(source).name, _folders(place.parent))
-        helps = [_replace(source, str(Path(source).with_name(near[0])), "a folder", span)] if near else []
+        name = Path(source).name
+        near = near_names(name, _folders(place.parent))
+        helps = [_replace(source, source.rstrip("/").removesuffix(name) + near[0], "a folder", span)] if near else []
         raise FlowError(diagnose("FR0401", span, source=source, place=place, helps=helps))
     by_lower_case = {known.lower(): known for known in CARDS}
     near = [known for known in near_names(source.lower(), by_lower_case) if edit_distance(source.lower(), known) <= 2]
@@ -82,7 +83,7 @@ def _from_source(source: str, folder: Path, span: Span | None) -> ModelShape:
 
 
 def _replace(old: str, new: str, what: str, span: Span | None) -> Help:
-    return Help(text=f"{what} with a near name exists: `{new}` for `{old}`", span=span)
+    return Respelt(text=f"{what} with a near name exists: `{new}` for `{old}`", span=span, old=old, new=new)
 
 
 def _folders(parent: Path) -> list[str]:

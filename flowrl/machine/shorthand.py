@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from flowrl.diag.diagnostic import FlowError, Help, diagnose
+from flowrl.diag.diagnostic import FlowError, Help, Respelt, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
 from flowrl.machine.cluster import Cluster
@@ -62,7 +62,9 @@ def device_card(name: str, span: Span | None, written: str) -> DeviceCard:
     sizes = [known for known in DEVICE_CARDS if known.lower().startswith(f"{name.lower()}-")]
     found = sizes or near_names(name, list(DEVICE_CARDS))[:1]
     fixed = " or ".join(f"`{written.replace(name, each)}`" for each in found)
-    helps = [Help(text=f"a device with a near name exists: {fixed}", span=span)] if found else []
+    text = f"a device with a near name exists: {fixed}"
+    helps = [Respelt(text=text, span=span, old=name, new=found[0])] if len(found) == 1 else []
+    helps = helps or ([Help(text=text)] if found else [])
     known = ", ".join(DEVICE_CARDS)
     raise FlowError(diagnose("FR0511", span, name=name, known=known, helps=helps))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, Label, diagnose
+from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, Label, Respelt, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
 from flowrl.graph.graph import EdgeKind, Graph, Kind, Role
@@ -80,7 +80,8 @@ def _mentions(request: PlacementRequest) -> Iterator[tuple[str, str, Span | None
 
 def _unknown(code: str, name: str, known: list[str], span: Span | None, **facts: Any) -> Diagnostic:
     near = near_names(name, known)
-    helps = [Help(text=f"a near name exists: `{near[0]}`", span=span)] if near else []
+    text = f"a near name exists: `{near[0]}`" if near else ""
+    helps = [Respelt(text=text, span=span, old=name, new=near[0])] if near else []
     return diagnose(code, span, name=name, known=", ".join(known), helps=helps, **facts)
 
 
@@ -135,7 +136,8 @@ def _objective(request: PlacementRequest) -> Iterator[Diagnostic]:
     if request.objective != STEP_TIME:
         near = near_names(request.objective, [STEP_TIME])
         span = request.objective_span
-        helps = [Help(text=f"a near name exists: `{STEP_TIME}`", span=span)] if near else []
+        text = f"a near name exists: `{STEP_TIME}`"
+        helps = [Respelt(text=text, span=span, old=request.objective, new=STEP_TIME)] if near else []
         yield diagnose("FR0518", span, helps=helps, name=request.objective)
 
 

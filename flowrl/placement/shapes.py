@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
+from msgspec.structs import replace
+
+from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, Label, Respelt, diagnose
 from flowrl.diag.near import near_names
 from flowrl.graph.graph import Graph, Kind, Model, Role
 from flowrl.machine.adapter import targets_of, widths
@@ -13,6 +15,8 @@ from flowrl.machine.models import shape_of
 from flowrl.machine.shape import ModelShape
 from flowrl.machine.traits import TRAITS
 
+OF_SOURCES = ("FR0401", "FR0402", "FR0403")
+"""What is at fault with the source of a model, whatever its head."""
 _HEADS_OF_METHOD = {"generate": ("lm", "denoiser"), "log_probs": ("lm", "denoiser"), "values": ("scalar",)}
 
 
@@ -44,8 +48,21 @@ def shapes_of(graph: Graph, folder: str, earlier: Mapping[str, ModelShape] | Non
             faults.extend(_head_faults(graph, role, models[role.model]))
     faults.extend(fault for name, shape in found.items() for fault in _target_faults(models[name], shape))
     if faults:
-        raise FlowError(faults)
+        raise FlowError(_by_cause(faults))
     return found
+
+
+def _by_cause(faults: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Models of one source share its fault: it is told at the first, with the places of the others."""
+    kept: dict[tuple[str, str], Diagnostic] = {}
+    for fault in faults:
+        is_of_source = fault.code in OF_SOURCES and fault.labels
+        key = (fault.code, fault.labels[0].text if is_of_source else str(fault))
+        first = kept.setdefault(key, fault)
+        spans = [label.span for label in first.labels]
+        also = (Label(label.span, "and here") for label in fault.labels[:1] if label.span not in spans)
+        kept[key] = replace(first, labels=(*first.labels, *also))
+    return list(kept.values())
 
 
 def _target_faults(model: Model, shape: ModelShape) -> list[Diagnostic]:
@@ -55,9 +72,11 @@ def _target_faults(model: Model, shape: ModelShape) -> list[Diagnostic]:
     faults: list[Diagnostic] = []
     for name in missing:
         near = near_names(name, known)
-        helps = [Help(text=f"a target with a near name exists: `{near[0]}`")] if near else []
+        span = model.spans.get("lora") or model.span
+        text = f"a target with a near name exists: `{near[0]}`" if near else ""
+        helps = [Respelt(text=text, span=span, old=name, new=near[0])] if near else []
         facts: dict[str, Any] = {"name": name, "model": shape.name, "known": ", ".join(known)}
-        faults.append(diagnose("FR0417", model.spans.get("lora") or model.span, helps=helps, **facts))
+        faults.append(diagnose("FR0417", span, helps=helps, **facts))
     return faults
 
 
@@ -73,7 +92,8 @@ def _backend_faults(role: Role, model: Model) -> list[Diagnostic]:
     written = role.spans.get("backend") or role.span
     if role.backend not in TRAITS:
         near = near_names(role.backend, TRAITS)
-        helps = [Help(text=f"a backend with a near name exists: `{near[0]}`")] if near else []
+        text = f"a backend with a near name exists: `{near[0]}`" if near else ""
+        helps = [Respelt(text=text, span=written, old=role.backend, new=near[0])] if near else []
         known = ", ".join(TRAITS)
         return [diagnose("FR0412", written, backend=role.backend, role=role.name, known=known, helps=helps)]
     traits = TRAITS[role.backend]

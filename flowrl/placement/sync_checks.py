@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from flowrl.diag.diagnostic import Diagnostic, Help, diagnose
+from flowrl.diag.diagnostic import Diagnostic, Respelt, diagnose
 from flowrl.diag.near import near_names
 from flowrl.graph.graph import Edge, EdgeKind, Graph
 from flowrl.machine.cluster import Cluster
@@ -22,7 +22,8 @@ def sync_faults(graph: Graph, shapes: Mapping[str, ModelShape]) -> Iterator[Diag
     for edge in _synced(graph):
         if edge.transport is not None and edge.transport not in TRANSPORTS:
             near = near_names(edge.transport, TRANSPORTS)
-            helps = [Help(text=f"a transport with a near name exists: `{near[0]}`")] if near else []
+            text = f"a transport with a near name exists: `{near[0]}`" if near else ""
+            helps = [Respelt(text=text, span=edge.span, old=edge.transport, new=near[0])] if near else []
             known = ", ".join(TRANSPORTS)
             yield diagnose("FR0434", edge.span, transport=edge.transport, edge=edge.id, known=known, helps=helps)
         yield from _unnamed(graph, edge, shapes)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, Label, diagnose
+from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, Label, Respelt, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
 from flowrl.spec.files import flow_names, normal_text, read_text
@@ -127,7 +127,8 @@ def _local(name: ScalarNode, place: _Place) -> str:
         raise FlowError(diagnose("FR0023", name.span, problem=f"`{path}` is {what}"))
     near = near_names(os.path.basename(path), flow_names(Path(path).parent))
     beside = os.path.join(os.path.dirname(written), near[0]) if near else ""
-    helps = [Help(text=f"a file with a near name exists: `{beside}`")] if near else []
+    text = f"a file with a near name exists: `{beside}`"
+    helps = [Respelt(text=text, span=name.span, old=written, new=beside)] if near else []
     raise FlowError(diagnose("FR0019", name.span, helps=helps, file=path))
 
 

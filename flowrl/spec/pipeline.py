@@ -11,6 +11,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
+from flowrl.diag.edits import with_lines
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
 from flowrl.spec.check import INHERITED, check_document, missing_step
@@ -64,8 +65,23 @@ def build(
     sets: Sequence[str] = (),
 ) -> FlowSpec:
     """The flow of a raw tree, from either front door. Raises FlowError (FR01)."""
-    report: list[Diagnostic] = []
     presets, includes = Presets(), Includes()
+    try:
+        return _built(root, text, file, folder, sets, presets, includes)
+    except FlowError as error:
+        raise FlowError(with_lines(error.diagnostics, {**text, **includes.text})) from None
+
+
+def _built(
+    root: MappingNode,
+    text: Mapping[str, str],
+    file: str,
+    folder: str,
+    sets: Sequence[str],
+    presets: Presets,
+    includes: Includes,
+) -> FlowSpec:
+    report: list[Diagnostic] = []
     settings = parse_settings(sets, report)
     root = apply_includes(root, file, folder, includes)
     root = apply_settings(root, [setting for setting in settings if setting.is_use], report)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
-from flowrl.diag.near import near_names
+from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, Respelt, diagnose
+from flowrl.diag.near import is_only_near, near_names
 from flowrl.diag.span import Span
 from flowrl.spec.flow import OriginKind
 from flowrl.spec.tree import Entry, MappingNode, Node, ScalarNode, SequenceNode, merge
@@ -64,8 +64,11 @@ def unknown_preset(name: str, span: Span | None) -> Diagnostic:
     """FR0114, with the near name or all of them."""
     known = preset_names()
     near = near_names(name, known)
-    help_ = f"a preset with a near name exists: `{near[0]}`" if near else f"the presets are {', '.join(known)}"
-    return diagnose("FR0114", span, helps=[Help(text=help_)], name=name)
+    if not near:
+        return diagnose("FR0114", span, helps=[Help(text=f"the presets are {', '.join(known)}")], name=name)
+    text, certain = f"a preset with a near name exists: `{near[0]}`", is_only_near(name, near)
+    help_ = Respelt(text=text, span=span, old=name, new=near[0], certain=certain)
+    return diagnose("FR0114", span, helps=[help_], name=name)
 
 
 def apply_presets(root: MappingNode, presets: Presets) -> MappingNode:

@@ -16,7 +16,7 @@ from jinja2 import StrictUndefined, Undefined, UndefinedError, meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import SandboxedEnvironment
 
-from flowrl.diag.diagnostic import Diagnostic, Help, diagnose
+from flowrl.diag.diagnostic import Diagnostic, Help, Respelt, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
 from flowrl.spec.tree import Entry, MappingNode, Node, Plain, ScalarNode, SequenceNode, may_be_template, subspan
@@ -176,7 +176,8 @@ def _undefined(node: ScalarNode, text: str, name: str, scope: Mapping[str, Any])
     span = _name_span(node, text, name)
     near = near_names(name, scope)
     if near:
-        fixed = Help(text=f"a variable with a near name exists: `{near[0]}`")
+        text_ = f"a variable with a near name exists: `{near[0]}`"
+        fixed = Respelt(text=text_, span=span, old=name, new=near[0])
     elif scope:
         fixed = Help(text=f"the variables are {', '.join(f'`{known}`' for known in sorted(scope))}")
     else:

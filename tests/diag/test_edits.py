@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowrl.diag.diagnostic import Diagnostic, Help, Label, Severity
-from flowrl.diag.edits import BOM, Edit, apply, certain_edits, edit_of
+from flowrl.diag.diagnostic import Diagnostic, Help, Label, Respelt, Severity
+from flowrl.diag.edits import BOM, Edit, apply, certain_edits, edit_of, with_lines
 from flowrl.diag.span import Span
 
 
@@ -68,3 +69,23 @@ def test_edit_makes_the_replacement_and_leaves_other_lines(lines: list[str], dat
     wanted[number] = new
     if lines[number - 1].removesuffix("\r") == lines[number - 1]:
         assert found == end.join(wanted)
+
+
+def respelt(old: str, new: str, column: int, end: int) -> list[Diagnostic]:
+    return told(Respelt(text="t", span=Span("f", 1, column, 1, end), old=old, new=new, certain=True))
+
+
+def test_a_respelling_becomes_the_line_of_its_span_only() -> None:
+    source = "{backend: fdsp, note: fdsp}\nfdsp\n"
+    (made,) = with_lines(respelt("fdsp", "fsdp", 11, 15), {"f": source})
+    assert made.helps == (help_at(1, 11, 15, "{backend: fsdp, note: fdsp}"),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [{"f": "{a: {{ b }}, c: d}"}, {"f": "{a: fdsp, b: fdsp}"}, {"f": ""}, {}],
+    ids=["not there", "twice", "no such place", "no source"],
+)
+def test_a_respelling_that_cannot_be_shown_stays_words(text: dict[str, str]) -> None:
+    (made,) = with_lines(respelt("fdsp", "fsdp", 1, 19), text)
+    assert made.helps == (Help(text="t"),)

@@ -9,7 +9,7 @@ from flowrl.compiler.lower.cluster import lower_cluster, lower_stage_cluster
 from flowrl.compiler.lower.graph import lower_stage
 from flowrl.compiler.lower.placement import lower_placement
 from flowrl.compiler.passes.pipeline import run_passes
-from flowrl.diag.diagnostic import Diagnostic
+from flowrl.diag.diagnostic import Diagnostic, FlowError
 from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
@@ -18,6 +18,7 @@ from flowrl.placement.request import Placement, PlacementRequest
 from flowrl.placement.shapes import handed_on, shapes_of
 from flowrl.spec import load, loads
 from flowrl.spec.flow import FlowSpec
+from flowrl.spec.sources import with_sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,4 +52,8 @@ def told_text(text: str, cluster: str | None = None, folder: str = ".") -> Told:
 
 def diagnostics() -> tuple[Diagnostic, ...]:
     """What flow.yaml in the working directory is told (golden cases)."""
-    return tuple(each for stage in told(load(Path("flow.yaml"))) for each in stage.placement.diagnostics)
+    spec = load(Path("flow.yaml"))
+    try:
+        return tuple(each for stage in told(spec) for each in stage.placement.diagnostics)
+    except FlowError as error:
+        raise FlowError(with_sources(spec, error.diagnostics)) from None

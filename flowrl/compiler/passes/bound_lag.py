@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
-from flowrl.graph.graph import Edge, EdgeKind, Graph, Op
+from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, Respelt, diagnose
+from flowrl.graph.graph import Edge, EdgeKind, Graph, Op, Schedule
 from flowrl.graph.lag import PathLag, path_lags, rollout_of, weights_edge
 from flowrl.graph.params import UpdateParams
 from flowrl.graph.rates import versions_per_step
@@ -28,10 +28,25 @@ def bound_lag(graph: Graph) -> Graph:
     span = graph.schedule.spans.get("partial_rollout")
     generators = {rollout.role for op in graph.ops if (rollout := rollout_of(graph, op)) is not None}
     edges = (e for e in graph.edges if e.kind is EdgeKind.WEIGHTS and e.target in generators)
-    problems = [diagnose("FR0601", span or e.span, edge=e.id) for e in edges if e.tokens <= versions_per_step(graph, e)]
+    helps = _lag_or_whole(graph.schedule)
+    bad = [edge for edge in edges if edge.tokens <= versions_per_step(graph, edge)]
+    problems = [diagnose("FR0601", span or edge.span, helps=helps, edge=edge.id) for edge in bad]
     if problems:
         raise FlowError(problems)
     return graph
+
+
+def _lag_or_whole(schedule: Schedule) -> list[Help]:
+    """The two ways out of FR0601."""
+    lag, partial = schedule.spans.get("max_lag"), schedule.spans.get("partial_rollout")
+    words = "let samples be a version old or more"
+    more = Help(text=f"{words}: `schedule: {{max_lag: 1}}`")
+    if schedule.max_lag > 0:
+        more = Help(text=f"{words}: the edge has a `max_lag` of its own, and 0 is too little")
+    elif lag is not None:
+        more = Respelt(text=words, span=lag, old="0", new="1")
+    whole = "or end each response under the weights it began with: `partial_rollout: false`"
+    return [more, Respelt(text=whole, span=partial, old="true", new="false")]
 
 
 def warn_lag(graph: Graph) -> tuple[Diagnostic, ...]:
