@@ -21,6 +21,7 @@ from flowrl.diag.catalogue import CODES
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Severity
 from flowrl.diag.render import render_json, render_text
 from flowrl.diag.span import Span
+from flowrl.plan.plan import Plan
 from flowrl.spec.files import normal_text
 from flowrl.spec.flags import flags_text
 
@@ -81,11 +82,15 @@ def judge(mutant: Mutant, workspace: Path, plans: bool) -> Verdict:
         (folder / name).write_bytes(data)
     verdict = Verdict(mutant.operations)
     _forget_peak()
-    _verb(verdict, lambda: _check(mutant, path, verdict))
+    found: list[Diagnostic] = []
+    _verb(verdict, lambda: _check(mutant, path, verdict, found))
     if verdict.accepted and plans and not verdict.failures:
         verdict.planned = True
-        _verb(verdict, lambda: _plan(mutant, path, verdict))
-    verdict.megabytes = _peak()
+        _plan(mutant, path, verdict)
+    verdict.megabytes = _peak()  # before the places are looked at: splitting 10 MB into lines is this file's own work
+    lines = {str(path): _lines(mutant.data.decode("utf-8-sig", "replace")), "--set": _lines(flags_text(mutant.sets))}
+    for diagnostic in found:
+        verdict.failures.extend(_faults(diagnostic, mutant, path, lines))
     if verdict.megabytes > MEGABYTES:
         verdict.failures.append(
             Failure("memory", "plan" if verdict.planned else "check", f"{verdict.megabytes:.0f} MB")
@@ -108,7 +113,7 @@ def _verb(verdict: Verdict, work: Callable[[], None]) -> None:
     verdict.seconds = max(verdict.seconds, time.process_time() - start)
 
 
-def _check(mutant: Mutant, path: Path, verdict: Verdict) -> None:
+def _check(mutant: Mutant, path: Path, verdict: Verdict, found: list[Diagnostic]) -> None:
     checked = api.check(path, mutant.sets, mutant.cluster)
     errors = [diagnostic for diagnostic in checked.diagnostics if diagnostic.severity is Severity.ERROR]
     verdict.codes = tuple(sorted({diagnostic.code for diagnostic in errors}))
@@ -116,23 +121,32 @@ def _check(mutant: Mutant, path: Path, verdict: Verdict) -> None:
     if not errors and not checked.graphs:
         verdict.failures.append(Failure("no code", "api.check", "no graph and no error"))
     _shown(mutant, path, checked.diagnostics)
-    lines = {str(path): _lines(mutant.data.decode("utf-8-sig", "replace")), "--set": _lines(flags_text(mutant.sets))}
-    for diagnostic in checked.diagnostics:
-        verdict.failures.extend(_faults(diagnostic, mutant, path, lines))
+    found += checked.diagnostics
 
 
 def _plan(mutant: Mutant, path: Path, verdict: Verdict) -> None:
-    plan = api.plan(path, mutant.sets, mutant.cluster)
-    assert api.loads(api.dumps(plan)) == plan, "the plan read back is another one"
-    api.render(plan)
-    written = api.expand(path, mutant.sets)
+    """What `plan` and `expand` do, and `plan` of what expand wrote; each is a command with a budget of its own."""
+    plans: list[Plan] = []
     again = path.with_name("expanded.yaml")
-    again.write_text(written, encoding="utf-8")
-    try:
-        second = api.plan(again, (), mutant.cluster)
-    except FlowError as error:
-        raise AssertionError(f"what expand writes is refused: {error}") from None
-    assert second.digests.flow == plan.digests.flow, "what expand writes is another flow"
+
+    def planned() -> None:
+        plans.append(api.plan(path, mutant.sets, mutant.cluster))
+        assert api.loads(api.dumps(plans[0])) == plans[0], "the plan read back is another one"
+        api.render(plans[0])
+
+    def replanned() -> None:
+        try:
+            second = api.plan(again, (), mutant.cluster)
+        except FlowError as error:
+            raise AssertionError(f"what expand writes is refused: {error}") from None
+        assert second.digests.flow == plans[0].digests.flow, "what expand writes is another flow"
+
+    def expanded() -> None:
+        again.write_text(api.expand(path, mutant.sets), encoding="utf-8")
+
+    for work in (planned, expanded, replanned):
+        if not verdict.failures:
+            _verb(verdict, work)
 
 
 def _shown(mutant: Mutant, path: Path, diagnostics: tuple[Diagnostic, ...]) -> None:

@@ -113,10 +113,12 @@ def _emptied(path: Path, context: Context) -> str | None:
     parent = descend(context.tree, path[:-1])
     if not isinstance(parent, MappingNode) or str(path[-1]) not in parent.entries:
         return None
-    keys = list(parent.entries)
     own = document_at(context.document, context.tree, path[:-1])
+    if own is None:
+        return None
+    keys = list(parent.entries)
     for key in reversed(keys[: keys.index(str(path[-1]))]):
-        if own is None or key not in fields(own):
+        if key not in fields(own):
             continue
         node = parent.entries[key].node
         if not isinstance(node, ScalarNode) or node.value is not None or node.text:
@@ -348,7 +350,9 @@ def _wrong_type(path: Path, context: Context) -> Diagnostic:
 def _indented(path: Path, context: Context) -> Help | None:
     """For a key with nothing under it because what follows stands beside it."""
     parent = descend(context.tree, path[:-1])
-    keys = list(parent.entries) if isinstance(parent, MappingNode) else []
+    if not isinstance(parent, MappingNode) or document_at(context.document, context.tree, path[:-1]) is None:
+        return None  # names that the flow gives: none of them takes another
+    keys = list(parent.entries)
     beside = [key for key in keys if _emptied((*path[:-1], key), context) == path[-1]]
     if not beside:
         return None

@@ -28,6 +28,8 @@ from flowrl.spec.tree import Entry, MappingNode, Node, Plain, ScalarNode, Sequen
 
 LARGEST_BYTES = 1 << 20
 LARGEST_DEPTH = 64
+LONGEST_REREAD = 50_000
+"""Characters of a text that libyaml refuses up to which Python's reader is asked for its words: it is slow."""
 LARGEST_NODES = 50_000
 """Values after aliases are followed."""
 
@@ -258,8 +260,11 @@ def read_yaml(text: str, file: str, kind: OriginKind = OriginKind.FILE) -> Node 
     if fast is not None:
         try:
             return _read(text, file, kind, fast)
-        except yaml.YAMLError:
-            pass
+        except yaml.YAMLError as error:
+            if len(text) > LONGEST_REREAD:
+                from flowrl.spec.yaml_errors import syntax_error
+
+                raise FlowError(syntax_error(error, text, file)) from None
     try:
         return _read(text, file, kind, yaml.SafeLoader)
     except yaml.YAMLError as error:

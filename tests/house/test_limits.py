@@ -77,6 +77,8 @@ def test_devices_end_at_their_limit() -> None:
                      id="removed-edges"),
         pytest.param(f"edges:\n  - {', '.join(['r.score'] * 20_000)} -> b.score\n", id="the-same-end"),
         pytest.param("roles:\n" + "".join(f"  r{n}: {{kid: reward}}\n" for n in range(1000)), id="misspelt-roles"),
+        pytest.param("roles:\n" + "".join(f"  r{n}:\n" for n in range(1000)), id="empty-roles"),
+        pytest.param("allow: [" + "a, " * 49_000 + "}\n", id="a-fault-at-the-end"),
         pytest.param("? [a]\n: 1\n" * 10_000, id="keys-that-are-lists"),
     ],
 )  # fmt: skip
