@@ -79,6 +79,8 @@ class Driver:
         self._limit: int | None = None
         """While the stage is wound down: the last step that is completed."""
         self._step_began = self._last_completion = setup.clock()
+        self._last: Firing | None = None
+        """The last to complete."""
         self.spans: deque[TraceSpan] = deque(maxlen=TRACE_SPANS)
 
     @property
@@ -164,7 +166,7 @@ class Driver:
         ending = self._limit is not None or self._setup.interrupts.asked is not None
         if not expected or (ending and firing.step > self._changed):
             return  # of a step that will not be completed: left, or failed because it was told to stop
-        self._last_completion = self._setup.clock()
+        self._last_completion, self._last = self._setup.clock(), firing
         if completion.error is not None:
             raise failure(self._stage, completion, self._setup.run_folder)
         trained = self._state.completed(completion)
@@ -263,7 +265,7 @@ class Driver:
             return
         running = [work.firing.instruction for work in [*works, *self._flying.values()]]
         waiting, step = self._executor.waiting(), self._whole + 1
-        raise stalled(self._stage, running, waiting, seconds, step, self._setup.run_folder)
+        raise stalled(self._stage, running, waiting, seconds, step, self._setup.run_folder, self._last)
 
     def _span(self, completion: Completion) -> TraceSpan:
         instruction = completion.work.firing.instruction

@@ -15,6 +15,7 @@ from flowrl.runtime.runfile import load_run
 from flowrl.runtime.setups import model_folders
 
 DEFAULT_ROLE = "actor_train"
+_AS_IT_WAS = "the run and its checkpoints are as they were"
 
 
 def export(run_folder: Path, step: int | None, out: Path, role: str | None = None) -> Path:
@@ -30,11 +31,12 @@ def export(run_folder: Path, step: int | None, out: Path, role: str | None = Non
     stage = next(stage for stage in plan.stages if stage.name == checkpoint.state.stage)
     chosen = _role(stage, checkpoint, role)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise cannot_write(out, "exists and is not an empty folder")
+        raise cannot_write(out, "exists and is not an empty folder", _AS_IT_WAS, "name a folder that is not there yet")
     try:
         export_role(plan, stage, run_folder, checkpoint.folder, chosen, out)
     except OSError as error:
-        raise cannot_write(out, error.strerror or str(error)) from error
+        reason, help_ = error.strerror or str(error), "make room, or name a folder elsewhere"
+        raise cannot_write(out, reason, _AS_IT_WAS, help_) from error
     return out
 
 

@@ -40,8 +40,8 @@ def require_passed(stage: StagePlan, steps: Iterable[Mapping[str, float]]) -> bo
         return True
     if gate.otherwise == "continue":
         return False
-    facts = {"stage": stage.name, "metric": gate.metric, "value": f"{seen[-1]:.4g}", "wanted": _wanted(gate)}
-    raise FlowError(diagnose("FR0909", gate.span, **facts))
+    value, wanted = f"{seen[-1]:.4g}", _wanted(gate)
+    raise FlowError(diagnose("FR0909", gate.span, stage=stage.name, metric=gate.metric, value=value, wanted=wanted))
 
 
 def _wanted(gate: Gate) -> str:

@@ -17,6 +17,7 @@ from flowrl.plan.plan import Plan
 from flowrl.runtime.faults import cannot_write
 
 RUN, PLAN, FLOW, TRACE = "run.json", "plan.json", "flow.yaml", "trace.json"
+_NOTHING_BEGAN = "the run has not begun"
 
 
 class RunStatus(StrEnum):
@@ -57,12 +58,12 @@ def make_run_folder(runs: Path, name: str) -> Path:
             folder.mkdir(parents=True)
         except FileExistsError:
             if runs.exists() and not runs.is_dir():
-                raise cannot_write(runs, "is a file, not a folder") from None
+                raise cannot_write(runs, "is a file, not a folder", _NOTHING_BEGAN) from None
             continue
         except OSError as error:
-            raise cannot_write(folder, error.strerror or str(error)) from error
+            raise cannot_write(folder, error.strerror or str(error), _NOTHING_BEGAN) from error
         return folder.resolve()
-    raise cannot_write(stem, "1,000 runs of this name began in this second")
+    raise cannot_write(stem, "1,000 runs of this name began in this second", _NOTHING_BEGAN)
 
 
 def owned(file: RunFile) -> RunFile:

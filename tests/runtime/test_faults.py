@@ -13,18 +13,19 @@ from msgspec import structs
 from flowrl.backends.batch import Batch
 from flowrl.backends.contract import Call, RankSetup, Result
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
-from flowrl.diag.span import Span
-from flowrl.graph.graph import Graph
 from flowrl.plan.plan import Plan, StageRun
+from flowrl.runtime.faults import LINES_SAID, said
 from flowrl.runtime.launchers.contract import Completion, Work
 from flowrl.runtime.launchers.inline import InlineLauncher
 from flowrl.runtime.session import SessionOptions
+from tests.conftest import Told
 from tests.runtime.fakes import make_fake
 from tests.runtime.plans import grpo_graph, make_plan, stage_plan
 from tests.runtime.runs import lines_of, logs_of, resume_fakes, run_fakes, with_fakes
+from tests.runtime.written import TEXTS, place, written
 
 RUN = StageRun(steps=5, loggers=(), samples_logged=1)
-SPAN = Span("ppo.yaml", 7, 3, 7, 9)
+SPAN = place("reward")
 
 
 class Failing:
@@ -42,12 +43,8 @@ class Failing:
         return self._rank.call(call, batch)  # type: ignore[attr-defined]
 
 
-def _with_spans(graph: Graph) -> Graph:
-    return structs.replace(graph, ops=tuple(structs.replace(op, span=SPAN) for op in graph.ops))
-
-
 def _plan() -> Plan:
-    return make_plan(stage_plan(_with_spans(grpo_graph(val_every=None)), run=RUN))
+    return make_plan(stage_plan(written(grpo_graph(val_every=None)), run=RUN))
 
 
 def _fail(runs: Path, method: str, step: int, error: Exception) -> FlowError:
@@ -59,13 +56,31 @@ def _fail(runs: Path, method: str, step: int, error: Exception) -> FlowError:
     return raised.value
 
 
-def test_an_exception_points_to_the_op_and_ends_with_its_last_line(tmp_path: Path) -> None:
+def test_an_exception_points_to_the_op_and_its_words_come_last(tmp_path: Path, told: Told) -> None:
     error = _fail(tmp_path, "score", 3, ValueError("many words\nlast words"))
-    told = error.diagnostics[0]
-    assert (told.code, told.labels[0].span, told.exit_code) == ("FR0902", SPAN, 5)
-    assert "`run reward.score` failed in step 3" in told.labels[0].text
-    assert told.why == "ValueError: last words"
-    assert "pool host, role reward" in told.notes[0]
+    found = error.diagnostics[0]
+    assert (found.labels[0].span, found.exit_code) == (SPAN, 5)
+    assert "`run reward.score` failed in step 3" in found.labels[0].text
+    assert "pool host, role reward" in found.notes[0]
+    assert "checkpoint of step 2" in found.notes[1]
+    assert found.notes[-1].splitlines()[1:] == ["  ValueError: many words", "  last words"]
+    told(error, "FR0902", texts=TEXTS)
+
+
+def test_of_a_long_exception_the_first_and_the_last_lines_are_told() -> None:
+    error = RuntimeError("\n".join(f"line {number}" for number in range(1, 101)))
+    words = said(error).splitlines()[1:]
+    assert len(words) == LINES_SAID + 1
+    assert (words[0], words[-1]) == ("  RuntimeError: line 1", "  line 100")
+    assert said(KeyError()).splitlines()[-1] == "  KeyError"
+
+
+def test_a_known_cause_without_a_place_is_put_at_the_op(tmp_path: Path) -> None:
+    error = _fail(tmp_path, "score", 3, FlowError(diagnose("FR0804", folder="somewhere")))
+    found = error.diagnostics[0]
+    assert found.labels[0].span == SPAN
+    assert "somewhere" in found.labels[0].text
+    assert not any("somewhere" in note for note in found.notes)
 
 
 def test_the_steps_before_a_failure_are_kept_and_the_run_goes_on_from_them(tmp_path: Path) -> None:
@@ -105,16 +120,17 @@ class Silent(InlineLauncher):
         return super().poll(timeout_seconds)
 
 
-def test_a_stall_names_who_runs_and_who_waits_for_it(tmp_path: Path) -> None:
+def test_a_stall_names_who_runs_who_waits_for_it_and_what_came_last(tmp_path: Path, told: Told) -> None:
     session = SessionOptions(
         progress=False, stall_seconds=0.2, make_launcher=lambda kind, threads: Silent(threads, make_fake)
     )
     with pytest.raises(FlowError) as raised:
         run_fakes(_plan(), tmp_path, session)
-    told = raised.value.diagnostics[0]
-    assert (told.code, told.labels[0].span) == ("FR0903", SPAN)
-    assert "pool all: `run actor_infer.generate` runs" in told.notes
-    assert any("`run reward.score` waits for `run actor_infer.generate`" in note for note in told.notes)
+    found = raised.value.diagnostics[0]
+    assert found.labels[0].span == place("actor_infer")
+    assert "pool all: `run actor_infer.generate` runs" in found.notes
+    assert any("`run reward.score` waits for `run actor_infer.generate`" in note for note in found.notes)
+    told(raised.value, "FR0903", texts=TEXTS)
     folder = next(tmp_path.iterdir())
     assert [p.name for p in (folder / "checkpoints" / "grpo").glob("step-*")] == ["step-000001"]
 
@@ -137,7 +153,7 @@ class FullDisk:
         self._rank.save(folder)  # type: ignore[attr-defined]
 
 
-def test_a_full_disk_leaves_the_earlier_checkpoints(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_earlier_checkpoints(tmp_path: Path, told: Told) -> None:
     plan = make_plan(stage_plan(grpo_graph(val_every=None), run=structs.replace(RUN, checkpoint_every_steps=2)))
 
     def full(setup: RankSetup) -> object:
@@ -148,14 +164,18 @@ def test_a_full_disk_leaves_the_earlier_checkpoints(tmp_path: Path) -> None:
         run_fakes(plan, tmp_path, with_fakes(full))
     assert [d.code for d in raised.value.diagnostics] == ["FR0905"]
     assert "No space left on device" in raised.value.diagnostics[0].notes[0]
+    told(raised.value, "FR0905")
     folder = next(tmp_path.iterdir())
     assert sorted(p.name for p in (folder / "checkpoints" / "grpo").iterdir()) == ["step-000002"]
     resume_fakes(folder)
     assert [line["step"] for line in lines_of(folder / "metrics.jsonl")] == [1, 2, 3, 4, 5]
 
 
-def test_a_runs_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_runs_folder_that_cannot_be_made_is_told(tmp_path: Path, told: Told) -> None:
     (tmp_path / "file").write_text("")
+    with pytest.raises(FlowError) as raised:
+        run_fakes(_plan(), tmp_path / "file")
+    told(raised.value, "FR0905", "begin")
     with pytest.raises(FlowError, match="FR0905"):
         run_fakes(_plan(), tmp_path / "file" / "runs")
 

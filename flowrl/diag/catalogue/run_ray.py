@@ -54,7 +54,7 @@ CODES: tuple[Code, ...] = (
     Code(
         id="FR0957",
         headline="ranks do not come up",
-        label="{count} of them are silent after {seconds} s",
+        label="no answer for {seconds} s from {who}",
         why="ranks of one role wait for each other; one that hangs holds up all",
         help="look at Ray's logs (/tmp/ray/session_latest/logs) for the last thing they did",
         exit_code=5,

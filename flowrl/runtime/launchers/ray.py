@@ -22,6 +22,7 @@ from flowrl.backends.batch import Batch, IntArray
 from flowrl.backends.contract import RankSetup
 from flowrl.backends.registry import backend_of
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
+from flowrl.diag.span import Span
 from flowrl.plan.plan import Plan, StagePlan
 from flowrl.program.program import Instruction, InstructionKind
 from flowrl.runtime.faults import span_of
@@ -46,6 +47,8 @@ START_SECONDS = 600.0
 """Most that ranks may take to load models and engines."""
 CLOSE_SECONDS = 3.0
 """What ranks get to end by themselves before their processes are killed."""
+NAMED = 4
+"""Most silent ranks that are named."""
 KILL_SECONDS = 2.0
 """What Ray gets to kill them."""
 PEEK_SECONDS = 60.0
@@ -149,7 +152,7 @@ class RayLauncher:
         waiting: list[Any] = []
         for setup in setups:
             waiting += self._start_ranks(setup, places[setup.role], restore)
-        self._ask(waiting)
+        self._ask(waiting, [(setup.role, one.rank) for setup in setups for one in setup.ranks])
         self._edges = WeightEdges(stage, self._ranks, self._ask)
 
     def _make_actors(self, setup: RoleSetup, roles: int) -> None:
@@ -240,22 +243,24 @@ class RayLauncher:
             return Completion(flight.work, (), {}, outcome.start_seconds, outcome.seconds, outcome.error)
         return None if flight.pending else _complete(flight)
 
-    def _ask(self, references: Sequence[Any]) -> list[Outcome]:
-        """The outcomes, as soon as all are there; the first error is raised at once, whoever else still waits."""
+    def _ask(self, references: Sequence[Any], ranks: Sequence[tuple[str, int]] = ()) -> list[Outcome]:
+        """The outcomes, as soon as all are there; the first error is raised at once, whoever else still waits. `ranks`:
+        role and rank of each, to be told by."""
         import ray
 
+        whose = dict(zip(references, ranks, strict=False))
         waiting, deadline = list(references), time.monotonic() + START_SECONDS
         found: dict[Any, Outcome] = {}
         while waiting:
             with signals_through():
                 ready, waiting = ray.wait(waiting, num_returns=1, timeout=1.0)
             for reference in ready:
-                found[reference] = self._get(reference, "")
+                found[reference] = self._get(reference, *whose.get(reference, ("", None)))
                 error = found[reference].error
                 if error is not None:
                     raise error
             if waiting and time.monotonic() > deadline:
-                raise FlowError(diagnose("FR0957", count=len(waiting), seconds=f"{START_SECONDS:g}"))
+                raise self._silent([whose.get(reference, ("", None)) for reference in waiting])
         return [found[reference] for reference in references]
 
     def _get(self, reference: Any, role: str, rank: int | None = None, instruction: Instruction | None = None) -> Any:
@@ -267,13 +272,23 @@ class RayLauncher:
             with signals_through():
                 return ray.get(reference, timeout=START_SECONDS)
         except GetTimeoutError as error:
-            raise FlowError(diagnose("FR0957", count=1, seconds=f"{START_SECONDS:g}")) from error
+            raise self._silent([(role, rank)]) from error
         except RayError as error:
-            doing = "starting" if instruction is None else f"`{instruction.id}`"
-            who = f"`{role}`" if role else "a role"
-            who += "" if rank is None else f", rank {rank}"
-            span = None if instruction is None or self._stage is None else span_of(self._stage, instruction)
-            raise FlowError(diagnose("FR0955", span, who=who, doing=doing, reason=_reason(error))) from error
+            doing = "its start" if instruction is None else f"`{instruction.id}`"
+            span = self._span(role) if instruction is None or self._stage is None else span_of(self._stage, instruction)
+            who, reason = _who(role, rank), _reason(error)
+            raise FlowError(diagnose("FR0955", span, who=who, doing=doing, reason=reason)) from error
+
+    def _silent(self, ranks: Sequence[tuple[str, int | None]]) -> FlowError:
+        names = [_who(role, rank) for role, rank in ranks[:NAMED] if role] or [f"{len(ranks)} of the ranks"]
+        more = [f"{len(ranks) - NAMED} more"] if len(ranks) > NAMED and ranks[0][0] else []
+        who = " and ".join([*names, *more])
+        return FlowError(diagnose("FR0957", self._span(ranks[0][0]), who=who, seconds=f"{START_SECONDS:,g}"))
+
+    def _span(self, role: str) -> Span | None:
+        """Where the flow has the role, if one is known."""
+        roles = () if self._stage is None else self._stage.graph.roles
+        return next((each.span for each in roles if each.name == role), None)
 
     def _end(self, actors: Sequence[Any]) -> None:
         """Let ranks close what they hold, unless one has failed and others may hang in what they had in common."""
@@ -295,6 +310,10 @@ class RayLauncher:
         for process in processes:
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
+
+
+def _who(role: str, rank: int | None) -> str:
+    return (f"`{role}`" if role else "a rank") + ("" if rank is None else f", rank {rank}")
 
 
 def _is_alive(process: int) -> bool:

@@ -58,7 +58,7 @@ class Outcome:
     metrics: Metrics = field(default_factory=dict[str, tuple[float, float]])
     part: Part | None = None
     error: Exception | None = None
-    """With the attributes `rank` and `where` (function, file and line), as runtime/faults.py reads them."""
+    """With the attributes `rank`, `host` and `where` (function, file and line), as runtime/faults.py reads them."""
     value: Any = None
 
 
@@ -206,7 +206,7 @@ class Clerk:
 
 
 def _portable(error: Exception, rank: int) -> Exception:
-    """The exception with `rank` and `where`, or, if it cannot be pickled, its words in a RuntimeError."""
+    """The exception with `rank`, `host` and `where`, or, if it cannot be pickled, its words in a RuntimeError."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f"raised in {frames[-1].name}, {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None
     try:
@@ -214,7 +214,7 @@ def _portable(error: Exception, rank: int) -> Exception:
     except Exception:
         error = RuntimeError(f"{type(error).__name__}: {error}")
     error.__cause__ = error.__context__ = None
-    for name, value in (("rank", rank), ("where", where)):
+    for name, value in (("rank", rank), ("host", socket.gethostname()), ("where", where)):
         try:
             setattr(error, name, value)
         except AttributeError:

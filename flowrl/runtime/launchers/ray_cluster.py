@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowrl.diag.diagnostic import FlowError, diagnose
+from flowrl.diag.span import Span
 from flowrl.plan.plan import Plan, Pool
 
 SLOT = "flowrl_slot"
@@ -145,13 +146,13 @@ def _reserve(plan: Plan, pool: Pool) -> PoolGroup:
     from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
     resource = _resource(plan, pool)
-    _require(pool, resource, ray.cluster_resources().get(resource, 0.0), "has")
+    _require(plan, pool, resource, ray.cluster_resources().get(resource, 0.0), "has")
     group = placement_group([{resource: 1.0} for _ in pool.devices], strategy="PACK")
     deadline = time.monotonic() + READY_SECONDS
     while not group.wait(timeout_seconds=1):
         if time.monotonic() > deadline:
             remove_placement_group(group)
-            _require(pool, resource, ray.available_resources().get(resource, 0.0), "has free")
+            _require(plan, pool, resource, ray.available_resources().get(resource, 0.0), "has free")
     nodes: dict[int, str] = placement_group_table(group)["bundles_to_node_id"]
     return PoolGroup(pool.name, resource, group, tuple(sorted(nodes, key=lambda bundle: (nodes[bundle], bundle))))
 
@@ -164,7 +165,14 @@ def _resource(plan: Plan, pool: Pool) -> str:
     return SLOT if ray.cluster_resources().get(SLOT) else "CPU"
 
 
-def _require(pool: Pool, resource: str, there: float, has: str) -> None:
+def _require(plan: Plan, pool: Pool, resource: str, there: float, has: str) -> None:
     if there < len(pool.devices):
         facts = {"pool": pool.name, "need": len(pool.devices), "resource": resource, "there": f"{there:g}", "has": has}
-        raise FlowError(diagnose("FR0954", **facts))
+        raise FlowError(diagnose("FR0954", _span_of(plan, pool), **facts))
+
+
+def _span_of(plan: Plan, pool: Pool) -> Span | None:
+    """Where the flow has a role of the pool."""
+    here = {entry.role for entry in pool.roles}
+    roles = (role for stage in plan.stages if pool in stage.pools for role in stage.graph.roles if role.name in here)
+    return next((role.span for role in roles if role.span is not None), None)

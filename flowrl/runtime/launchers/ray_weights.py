@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flowrl.diag.diagnostic import InternalError
+from flowrl.diag.diagnostic import FlowError, InternalError
 from flowrl.plan.plan import StagePlan
 from flowrl.program.program import ChannelKind, InstructionKind
+from flowrl.runtime.faults import placed
 from flowrl.runtime.launchers.ray_actor import Outcome
 from flowrl.runtime.weights import buffer_bytes
 
@@ -53,7 +54,10 @@ class WeightEdges:
         self._edges: dict[str, _Edge] = {}
         self._names: list[str] = []
         for edge, (source, target) in _ends(stage).items():
-            self._edges[edge] = self._open(stage, edge, ranks[source], ranks[target], ask)
+            try:
+                self._edges[edge] = self._open(stage, edge, ranks[source], ranks[target], ask)
+            except FlowError as error:
+                raise placed(error, next((e.span for e in stage.edges if e.id == edge), None)) from error
 
     def send(self, edge: str, version: int) -> list[Any]:
         """References to the outcomes that must come before the version counts as sent."""
