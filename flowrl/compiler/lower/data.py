@@ -6,6 +6,7 @@ from flowrl.compiler.lower.edges import CallSite
 from flowrl.compiler.lower.mixes import check_columns, columns, is_round
 from flowrl.compiler.lower.params import data_params
 from flowrl.compiler.lower.stage import Stage
+from flowrl.compiler.lower.user_files import check_template
 from flowrl.compiler.lower.user_functions import check_call, is_function, signature_of
 from flowrl.diag.diagnostic import Diagnostic
 from flowrl.diag.span import Span
@@ -50,6 +51,8 @@ def _sources_readable(stage: Stage, name: str, params: DataParams) -> bool:
 
 def _source_readable(stage: Stage, name: str, params: DataParams) -> bool:
     """Whether a source function is there and takes the arguments given. Data files are looked at by the run."""
+    if params.template is not None:
+        check_template(stage, params.template, "data", name, "template")
     if not is_function(params.source):
         return True
     span = stage.span("data", name, "source")

@@ -12,6 +12,7 @@ from flowrl.compiler.lower.edges import CallSite, head_of
 from flowrl.compiler.lower.filters import check_filter
 from flowrl.compiler.lower.mixes import kept
 from flowrl.compiler.lower.stage import Stage
+from flowrl.compiler.lower.user_files import check_env, check_template
 from flowrl.compiler.lower.user_functions import inputs_of, signature_of
 from flowrl.diag.diagnostic import Diagnostic
 from flowrl.diag.span import Span
@@ -179,6 +180,7 @@ def _score_inputs(stage: Stage, role: schema.RewardRole, op: Op) -> tuple[Input,
         facts = {"reader": f"reward `{op.role}`", "want": "scalar", "model": role.model, "have": head_of(stage, role)}
         stage.refuse("FR0218", span, (), **facts)
     if role.judge is not None:
+        check_template(stage, role.judge.template, "roles", op.role, "judge", "template")
         parse = signature_of(role.judge.parse, stage.folder, stage.span("roles", op.role, "judge", "parse"))
         if isinstance(parse, Diagnostic):
             stage.problems.append(parse)
@@ -210,6 +212,7 @@ def _filter(stage: Stage, role: schema.FilterRole, op: Op) -> Op | None:
 
 
 def _env(stage: Stage, role: schema.EnvRole, op: Op) -> Op:
+    check_env(stage, op.role, role)
     return replace(op, params=params.env_params(role))
 
 

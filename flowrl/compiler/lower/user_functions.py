@@ -1,4 +1,4 @@
-"""Functions that the user wrote, read by their syntax tree and never run.
+"""Functions (and classes) that the user wrote, read by their syntax tree and never run.
 
 Takes `FILE.py:NAME` and the flow's folder, gives the function's parameters: a reward's inputs are its parameter names.
 Everything that keeps them from being read is a diagnostic of the FR021x codes.
@@ -22,6 +22,8 @@ from flowrl.graph.signatures import BUILTIN_FUNCTIONS, BUILTIN_REWARDS
 BUILTIN_PREFIX = "flowrl:"
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = _Function | ast.ClassDef | str
+"""In words where it is neither a function nor a class that stands there itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +51,15 @@ def signature_of(function: str, folder: str, span: Span | None) -> Signature | D
         return _builtin(name, span)
     if not place.endswith(".py"):
         return _no_file_named(function, name, folder, span)
-    tree = _parsed(place, folder, span)
+    tree = parsed(place, folder, span)
     if isinstance(tree, Diagnostic):
         return tree
-    definition = _definition(tree, name)
+    definition = definitions(tree).get(name)
     if definition is None:
         return _not_defined(tree, place, name, span)
     if isinstance(definition, _Function):
         return _signature(definition, place, span)
-    problem = f"is not a `def` but {definition}"
+    problem = f"is not a `def` but {definition if isinstance(definition, str) else 'a class'}"
     return diagnose("FR0213", span, file=place, name=name, problem=problem)
 
 
@@ -106,7 +108,8 @@ def _builtin(name: str, span: Span | None) -> Signature | Diagnostic:
     return Signature(required, known.optional_args, args_only=known.args, text=f"def {name}({text})")
 
 
-def _parsed(place: str, folder: str, span: Span | None) -> ast.Module | Diagnostic:
+def parsed(place: str, folder: str, span: Span | None) -> ast.Module | Diagnostic:
+    """The tree of a Python file; FR0210 where there is none, FR0212 where it is no Python."""
     path = Path(folder) / place
     try:
         text = path.read_text(encoding="utf-8")
@@ -138,7 +141,7 @@ def _no_file_named(function: str, name: str, folder: str, span: Span | None) -> 
         there = ":" not in function and bool(module) and (Path(folder) / file).is_file()
         fix = Help(text=f"write `{file}:{last}`" if there else f"write `FILE.py:{name or 'NAME'}`")
         return diagnose("FR0210", span, helps=[fix], file=function, folder=folder)
-    tree = _parsed(function, folder, span)
+    tree = parsed(function, folder, span)
     if isinstance(tree, Diagnostic):
         return tree
     known = _functions(tree)
@@ -156,19 +159,13 @@ def _near_file(path: Path) -> list[Help]:
     return [Help(text=f"a file with a near name exists: `{near[0]}`")] if near else []
 
 
-def _definition(tree: ast.Module, name: str) -> _Function | str | None:
-    """The last top-level definition of the name; in words if it is no function whose parameters stand there."""
-    return _definitions(tree).get(name)
-
-
 @lru_cache(maxsize=64)
-def _definitions(tree: ast.Module) -> Mapping[str, _Function | str]:
-    found: dict[str, _Function | str] = {}
+def definitions(tree: ast.Module | ast.ClassDef) -> Mapping[str, Definition]:
+    """The last definition of each name at the top level of a file or class."""
+    found: dict[str, Definition] = {}
     for statement in _top_level(tree.body):
-        if isinstance(statement, _Function):
+        if isinstance(statement, _Function | ast.ClassDef):
             found[statement.name] = statement
-        elif isinstance(statement, ast.ClassDef):
-            found[statement.name] = "a class"
         elif isinstance(statement, ast.Assign | ast.AnnAssign):
             found |= dict.fromkeys(_assigned(statement), "an assignment")
         elif isinstance(statement, ast.Import | ast.ImportFrom):
@@ -222,13 +219,19 @@ def _signature(function: _Function, place: str, span: Span | None) -> Signature 
     if arguments.vararg is not None and not arguments.args and not arguments.kwonlyargs:
         problem = f"takes `*{arguments.vararg.arg}` only"
         return diagnose("FR0213", span, file=place, name=function.name, problem=problem)
+    return parameters(function)
+
+
+def parameters(function: _Function, bound: int = 0) -> Signature:
+    """Its parameters that are given by name, without the first `bound` ones (`self`)."""
+    arguments = function.args
     plain = [argument.arg for argument in arguments.args]
     with_default = plain[len(plain) - len(arguments.defaults) :]
     for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
         plain.append(argument.arg)
         with_default += [argument.arg] if default is not None else []
     return Signature(
-        required=tuple(name for name in plain if name not in with_default),
+        required=tuple(name for name in plain[bound:] if name not in with_default),
         optional=tuple(with_default),
         takes_any=arguments.kwarg is not None,
         text=f"def {function.name}({ast.unparse(arguments)})",

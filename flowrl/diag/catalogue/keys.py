@@ -47,4 +47,25 @@ CODES: tuple[Code, ...] = (
         why="a data set gives prompts and their columns; data travels from left to right",
         help="turn the edge round: `{name}` stands left of the arrow",
     ),
+    Code(
+        id="FR0261",
+        headline="template not found",
+        label="no file `{file}`",
+        why="paths are relative to the flow's folder, `{folder}`",
+        help="make the file, or correct the path",
+    ),
+    Code(
+        id="FR0262",
+        headline="environment file not found",
+        label="no file `{file}`",
+        why="paths are relative to the flow's folder, `{folder}`; an environment of a library is `LIBRARY:ID`",
+        help="make the file, or correct the path",
+    ),
+    Code(
+        id="FR0263",
+        headline="environment class not found",
+        label="{problem}",
+        why="the file is read without being run; only a class defined at its top level is seen",
+        help="name one of: {known}",
+    ),
 )

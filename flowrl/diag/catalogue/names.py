@@ -76,7 +76,7 @@ CODES: tuple[Code, ...] = (
     ),
     Code(
         id="FR0212",
-        headline="function file does not parse",
+        headline="Python file does not parse",
         label="`{file}` line {line}: {problem}",
         help="correct the file",
     ),

@@ -1,4 +1,4 @@
-"""The folder that holds the user functions of tests/compiler/constructs.py."""
+"""The folder that holds the user functions and the template of tests/compiler/constructs.py."""
 
 from __future__ import annotations
 
@@ -13,4 +13,5 @@ from tests.compiler.constructs import CODE
 def _folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("flow")
     (folder / "f.py").write_text(CODE, encoding="utf-8")
+    (folder / "t.j2").write_text("{{ prompt }} {{ response }}\n", encoding="utf-8")
     return folder

@@ -40,7 +40,7 @@ CASES: Mapping[str, tuple[str, str, Any]] = {
     "DataDocument.rejected": ("pairs", "data/train/rejected", "worst"),
     "DataDocument.images": ("rl", "data/val/images", "picture"),
     "DataDocument.keep": ("rl", "data/val/keep", ["entry", "level"]),
-    "DataDocument.template": ("rl", "data/val/template", "prompt.j2"),
+    "DataDocument.template": ("rl", "data/val/template", "flows/judge.j2"),
     "DataDocument.max_prompt_tokens": ("rl", "data/val/max_prompt_tokens", 4),
     "DataDocument.on_long": ("rl", "data/val/on_long", "drop"),
     "DataDocument.order": ("rl", "data/val/order", "sequential"),

@@ -19,7 +19,7 @@ roles:
   bob_train: {kind: trainer, model: policy, backend: fsdp, update: {loss: ppo}}
   alice: {kind: generator, model: policy, backend: hf, generate: {max_response_tokens: 5}}
   bob: {kind: generator, model: policy, backend: hf, generate: {max_response_tokens: 5}}
-  duel: {kind: env, env: "arithmetic.py:Duel", max_turns: 2}
+  duel: {kind: env, env: "flows/debate.py:Debate", max_turns: 2}
   alice_adv: {kind: estimator, estimator: grpo}
   bob_adv: {kind: estimator, estimator: grpo}
 edges:
