@@ -52,12 +52,12 @@ def check_spec(spec: FlowSpec) -> Checked:
     graphs: list[Graph] = []
     found: list[Diagnostic] = []
     for index in range(len(spec.stages)):
+        stage = Stage(spec, index)
         try:
             graph, warnings = run_passes(lower_stage(spec, index))
         except FlowError as error:
-            found.extend(error.diagnostics)
+            found.extend(stage.with_data(error.diagnostics))
             continue
-        stage = Stage(spec, index)
         found.extend((*warnings, *warn_effects(stage)))
         gate = removed_metric(stage, graph)
         faults = (*data_faults(stage, graph), *(() if gate is None else (gate,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flowrl.compiler.lower.graph import lower_stage
+from flowrl.compiler.lower.stage import Stage
 from flowrl.compiler.passes.pipeline import PASSES, run_passes
 from flowrl.diag.diagnostic import Diagnostic, FlowError
 from flowrl.graph.graph import Graph
@@ -24,7 +25,7 @@ def graphs_after(spec: FlowSpec, after: str = STOPS[-1]) -> tuple[Graph, ...]:
         try:
             graphs.append(run_passes(lower_stage(spec, index), passes=passes)[0])
         except FlowError as error:
-            faults.extend(error.diagnostics)
+            faults.extend(Stage(spec, index).with_data(error.diagnostics))
     if faults:
         raise FlowError(dict.fromkeys(with_sources(spec, faults)))
     return tuple(graphs)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
-from flowrl.graph.graph import Edge, Graph, Input, Kind, Op
+from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Kind, Op
 from flowrl.graph.params import DataParams
 from flowrl.graph.records import Records
 from flowrl.graph.signatures import FIELDS, OpSignature, makers
@@ -18,6 +18,8 @@ from flowrl.graph.types import Field, dtypes_agree
 
 TOP = ("ref_top_log_probs", "ref_top_tokens")
 """What a scorer writes only with `top_k`."""
+ANY_DATA = "data.NAME"
+"""A data set in a help: a graph knows only those that edges name."""
 PROMPT = "prompt"
 """What every op reads the data through: without it upstream, all columns of the data are missing too."""
 
@@ -136,8 +138,25 @@ def missing(graph: Graph, records: Records, op: Op, field: str, span: Span | Non
     the column to keep."""
     same_call = makers_here(graph, op, field)
     also = [Label(o.span, f"`{o.id}` makes it") for o in same_call if o.span is not None][:1]
+    astray = _fed_in_its_place(graph, op)
+    if astray is not None:
+        also = [Label(astray.span, f"nothing reads `{astray.target}`")] if astray.span is not None else []
+        fix = f"`{astray.target}` has a near name: write `- {astray.source} -> {op.id}`"
+        return diagnose("FR0206", span or op.span, also=also, op=op.id, field=field, fix=fix)
     fix = _fix(graph, records, op, field, same_call)
     return diagnose("FR0206", span or op.span, also=also, op=op.id, field=field, fix=fix)
+
+
+def _fed_in_its_place(graph: Graph, op: Op) -> Edge | None:
+    """For a call that no edge feeds: the edge into the same op under a near label, where nothing reads that one."""
+    data = [edge for edge in graph.declared if edge.kind is EdgeKind.DATA]
+    if op.label is None or any(edge.target == op.id for edge in data):
+        return None
+    unread = {o.label or "": o.id for o in graph.ops if (o.role, o.method) == (op.role, op.method)}
+    for edge in data:
+        unread = {label: id for label, id in unread.items() if id != edge.source}
+    near = near_names(op.label, unread)
+    return next((edge for edge in data if near and edge.target == unread[near[0]]), None)
 
 
 def makers_here(graph: Graph, op: Op, field: str) -> list[Op]:
@@ -156,7 +175,7 @@ def _fix(graph: Graph, records: Records, op: Op, field: str, here: Sequence[Op])
     if here:
         return f"`{here[0].id}` makes it: draw the edge `- {here[0].id} -> {op.id}`"
     if field == PROMPT and not any(_is_data(graph, o) for o in graph.ops):
-        return f"a data set has it: draw the edge `- data.NAME -> {op.id}`"
+        return f"a data set has it: draw the edge `- {ANY_DATA} -> {op.id}`"
     scorers = [o for o in graph.ops if o.method == "log_probs" and graph.role(o.role).kind is Kind.SCORER]
     if field in TOP and scorers:
         return f"say how many likely tokens `{scorers[0].role}` writes: `{scorers[0].role}: {{top_k: 64}}`"

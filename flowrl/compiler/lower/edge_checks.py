@@ -40,7 +40,8 @@ def _wrong_interaction(stage: Stage, edge: Edge, declared: Sequence[Edge]) -> tu
     """What is wrong and what to write, or None."""
     if edge.kind is EdgeKind.DATA:
         if _is_step(stage, edge.target):
-            return f"`{edge.target}` runs inside an interaction", f"write `- GENERATOR.generate <-> {edge.target}`"
+            start = edge.source if _is_generate(stage, edge.source) else "GENERATOR.generate"
+            return f"`{edge.target}` runs inside an interaction", f"write `- {start} <-> {edge.target}`"
         if _is_step(stage, edge.source):
             talking = [e.source for e in declared if e.kind is EdgeKind.INTERACTION and e.target == edge.source]
             start = talking[0] if talking else "GENERATOR.generate"

@@ -142,7 +142,7 @@ def _generator(stage: Stage, name: str, role: schema.GeneratorRole) -> Iterator[
     for block in ("generate", *(f"generate@{label}" for label in role.labelled)):
         for key in keys:
             yield (block, key), f"the model of `{name}` {what}"
-        if not _in_turns(stage, name):
+        if not _in_turns(stage, name) and not _misdrawn_turns(stage):
             yield (block, "max_turn_tokens"), f"no `<->` couples `{name}` with an environment, so it takes no turns"
 
 
@@ -271,3 +271,10 @@ def _of_assumptions(stage: Stage) -> Iterator[Idle]:
 def _in_turns(stage: Stage, name: str) -> bool:
     turns = (edge for edge in stage.document.edges if edge.arrow == "<->")
     return any(end.partition(".")[0] == name for edge in turns for end in (*edge.sources, *edge.targets))
+
+
+def _misdrawn_turns(stage: Stage) -> bool:
+    """Whether another arrow than `<->` stands at an environment's step: FR0331 tells that, and it is the cause."""
+    worlds = {f"{name}.step" for name, role in stage.document.roles.items() if isinstance(role, schema.EnvRole)}
+    drawn = (end for edge in stage.document.edges if edge.arrow == "->" for end in (*edge.sources, *edge.targets))
+    return any(end.partition("@")[0] in worlds for end in drawn)

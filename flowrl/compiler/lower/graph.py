@@ -6,7 +6,7 @@ input is bound to is left to infer_types. Loads no user code.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from flowrl.compiler.lower.data import lower_data
 from flowrl.compiler.lower.edge_checks import check_interactions, check_weights
@@ -20,7 +20,8 @@ from flowrl.compiler.lower.periods import with_periods
 from flowrl.compiler.lower.routes import check_rewards, routed, without_untaken
 from flowrl.compiler.lower.stage import Stage
 from flowrl.compiler.lower.texts import with_texts
-from flowrl.diag.diagnostic import FlowError
+from flowrl.diag.diagnostic import FlowError, Help, Label, diagnose
+from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
 from flowrl.graph.graph import Graph, Kind, Model, Op, Refill, Role, Schedule, Step
 from flowrl.spec.flow import FlowSpec
@@ -96,7 +97,24 @@ def _check_labels(stage: Stage, sites: dict[str, CallSite]) -> None:
         for label in role.labelled:
             op = f"{name}.generate@{label}"
             if op not in sites:
-                stage.refuse("FR0221", stage.key_span("roles", name, f"generate@{label}"), op=op)
+                called = _misspelt_call(name, label, role.labelled, sites)
+                also = [Label(called.span, f"`{called.name.text}` has a near name")] if called and called.span else []
+                helps = [_relabelled(stage, called, label)] if called else []
+                span = stage.key_span("roles", name, f"generate@{label}")
+                stage.problems.append(diagnose("FR0221", span, also=also, helps=helps, op=op))
+
+
+def _misspelt_call(role: str, label: str, labels: Iterable[str], sites: Mapping[str, CallSite]) -> CallSite | None:
+    """The call of the role that has no parameters of its own and a label near the given one."""
+    calls = {s.name.label: s for s in sites.values() if s.name.role == role and s.name.method == "generate"}
+    near = near_names(label, [each for each in calls if each is not None and each not in labels])
+    return calls[near[0]] if near else None
+
+
+def _relabelled(stage: Stage, site: CallSite, label: str) -> Help:
+    called = f"{site.name.role}.{site.name.method}@{site.name.label}"
+    meant = f"{site.name.role}.{site.name.method}@{label}"
+    return stage.edit(f"name the call as its parameters do: `{meant}`", site.span, called, meant)
 
 
 def _refill(refill: RefillDocument | None) -> Refill | None:

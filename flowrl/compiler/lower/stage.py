@@ -5,10 +5,13 @@ Takes spec values only; what it gives out knows no YAML and no pydantic.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from msgspec.structs import replace
+
+from flowrl.compiler.binding import ANY_DATA
 from flowrl.diag.diagnostic import Diagnostic, Help, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
@@ -65,6 +68,14 @@ class Stage:
         helps = [self.edit(f"a near name exists: `{near[0]}`", span, name, near[0])] if near else []
         shown = ", ".join(names[:LISTED]) + (", …" if len(names) > LISTED else "")
         self.refuse(code, span, helps, name=name, known=shown or "there is none", **facts)
+
+    def with_data(self, faults: Sequence[Diagnostic]) -> list[Diagnostic]:
+        """Faults whose helps name the data set of the stage, where it has exactly one."""
+        if len(self.document.data) != 1:
+            return list(faults)
+        name = f"data.{next(iter(self.document.data))}"
+        named = [[replace(h, text=h.text.replace(ANY_DATA, name)) for h in fault.helps] for fault in faults]
+        return [replace(fault, helps=tuple(helps)) for fault, helps in zip(faults, named, strict=True)]
 
     def edit(self, text: str, span: Span | None, old: str, new: str) -> Help:
         """The source line at `span` with `new` for `old`; only the words where the line cannot be shown."""
