@@ -113,7 +113,9 @@ def _column_fault(stage: Stage, name: str, params: DataParams, row: Row, number:
 def _type_fault(stage: Stage, name: str, params: DataParams, row: Row, number: int) -> Diagnostic | None:
     prompt = row[params.prompt]
     if not isinstance(prompt, str) and not _is_messages(prompt):
-        return diagnose("FR0805", _span(stage, name, "prompt"), prompt=number, found=type(prompt).__name__)
+        return diagnose(
+            "FR0805", _span(stage, name, "prompt"), prompt=number, found=f"of type `{type(prompt).__name__}`"
+        )
     for key in ("response", "chosen", "rejected"):
         column = getattr(params, key)
         if column is not None and not isinstance(row[column], str):

@@ -35,8 +35,8 @@ class Data:
         self._params: DataParams = setup.ops[0].params
         self._seed = setup.seed
         if self._params.on_long == "drop" and self._params.max_prompt_tokens is not None:
-            raise FlowError(diagnose("FR0816", self._op.span, data=self._op.id))
-        self._rows = read_rows(self._op.id, self._params, setup.folder, self._op.span)
+            raise FlowError(diagnose("FR0816", _place(self._op, "on_long"), data=self._op.id))
+        self._rows = read_rows(self._op, self._params, setup.folder)
         self._orders: dict[int, IntArray] = {}
 
     @property
@@ -71,28 +71,38 @@ class Data:
         return int(self._orders[epoch][place])
 
 
-def read_rows(name: str, params: DataParams, folder: Path, span: Span | None) -> Sequence[Row]:
-    """All rows of the source, in its order, each with the columns that the flow names.
+def read_rows(op: Op, params: DataParams, folder: Path) -> Sequence[Row]:
+    """All rows of the source of a data op, in its order, each with the columns that the flow names.
 
     Raises FlowError: FR0810 no file, FR0811 a line that is no JSON object, FR0812 a missing column, FR0813 no rows,
     FR0814 and FR0815 a function that fails or returns something else.
     """
     if params.order not in ("shuffle", "sequential"):
-        what = f"`order: {params.order}` of data `{name}`"
-        raise FlowError(diagnose("FR0801", span, what=what, known="`shuffle`, `sequential`"))
+        what = f"`order: {params.order}` of data `{op.id}`"
+        raise FlowError(diagnose("FR0801", _place(op, "order"), what=what, known="`shuffle`, `sequential`"))
     is_function = params.source.rpartition(":")[0].endswith(".py")
-    rows = _call(params, folder, span) if is_function else _read(name, params.source, folder, span)
+    span = _place(op, "source")
+    rows = _call(params, folder, span) if is_function else _read(op.id, params.source, folder, span)
     if not rows:
-        raise FlowError(diagnose("FR0813", span, data=name, source=params.source))
-    wanted = [params.prompt, *([params.response] if params.response is not None else []), *params.keep]
+        raise FlowError(diagnose("FR0813", span, data=op.id, source=params.source))
+    wanted = {"prompt": (params.prompt,), "response": () if params.response is None else (params.response,)}
+    for key, names in (*wanted.items(), ("keep", params.keep)):
+        _check_columns(op, params, rows, key, names)
+    return rows
+
+
+def _check_columns(op: Op, params: DataParams, rows: Sequence[Row], key: str, names: Sequence[str]) -> None:
     for number, row in enumerate(rows, start=1):
-        missing = next((column for column in wanted if column not in row), None)
+        missing = next((column for column in names if column not in row), None)
         if missing is not None:
             columns = ", ".join(f"`{column}`" for column in row) or "none"
-            raise FlowError(
-                diagnose("FR0812", span, row=number, source=params.source, column=missing, columns=columns, data=name)
-            )
-    return rows
+            facts = {"row": number, "source": params.source, "column": missing, "columns": columns, "data": op.id}
+            raise FlowError(diagnose("FR0812", _place(op, key), **facts))
+
+
+def _place(op: Op, key: str) -> Span | None:
+    """Where the flow has the key; where it is not written, the data set."""
+    return op.spans.get(key, op.span)
 
 
 def _read(name: str, source: str, folder: Path, span: Span | None) -> Sequence[Row]:
@@ -128,9 +138,13 @@ def _call(params: DataParams, folder: Path, span: Span | None) -> Sequence[Row]:
         fault = diagnose("FR0814", span, source=params.source, error=error.told, module=module, function=attribute)
         raise FlowError(fault) from error
     if not isinstance(value, list | tuple):
-        raise FlowError(diagnose("FR0815", span, source=params.source, found=f"a {type(value).__name__}"))
+        raise FlowError(diagnose("FR0815", span, source=params.source, found=_typed(value)))
     rows = cast("Sequence[object]", value)
     odd = next((row for row in rows if not isinstance(row, Mapping)), None)
     if odd is not None:
-        raise FlowError(diagnose("FR0815", span, source=params.source, found=f"a list with a {type(odd).__name__}"))
+        raise FlowError(diagnose("FR0815", span, source=params.source, found=f"a list with {_typed(odd)}"))
     return cast("Sequence[Row]", rows)
+
+
+def _typed(value: object) -> str:
+    return "None" if value is None else f"a value of type `{type(value).__name__}`"

@@ -61,7 +61,7 @@ def _from_hub(model: Model, local: Path) -> Path:
         return Path(snapshot_download(model.source, allow_patterns=_HUB_FILES))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as failure:
         last = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__
-        reason = f"{reason}, and the hub: {last}"
+        reason = f"{reason}, and the hub says: {last}"
         fault = diagnose("FR0803", model.span, model=model.name, source=model.source, reason=reason)
         raise FlowError(fault) from failure
 

@@ -68,10 +68,11 @@ def locate(role: Role) -> str:
     if place is not None:
         return place
     names = ", ".join(f"`{name}`" for kind, name in sorted(known) if kind is role.kind) or "nothing yet"
+    span = role.spans.get("backend", role.span)
     if backend in PLANNED.get(role.kind, ()):
         what = f"`{role.name}`: a {role.kind} on backend `{backend}`"
-        raise FlowError(diagnose("FR0801", role.span, what=what, known=names))
-    raise FlowError(diagnose("FR0802", role.span, backend=backend, kind=role.kind, known=names))
+        raise FlowError(diagnose("FR0801", span, what=what, known=names))
+    raise FlowError(diagnose("FR0802", span, backend=backend, kind=role.kind, known=names))
 
 
 def backend_of(role: Role) -> str:

@@ -25,16 +25,16 @@ Ids = npt.NDArray[np.int32]
 
 
 class Codec:
-    """The tokenizer of one model folder."""
+    """The tokenizer of one model folder. `span` is the model's, for FlowError FR0804: no end token."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, span: Span | None = None) -> None:
         hf_logging.disable_progress_bar()
         self._tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
         self.has_template: bool = bool(self._tokenizer.chat_template)
         eos = self._tokenizer.eos_token_id
         pad = self._tokenizer.pad_token_id
         if eos is None:
-            raise FlowError(diagnose("FR0804", folder=folder))
+            raise FlowError(diagnose("FR0804", span, folder=folder))
         self.eos_id: int = int(eos)
         self.pad_id: int = self.eos_id if pad is None else int(pad)
         self.vocab_size: int = len(self._tokenizer)
@@ -119,7 +119,13 @@ def _messages(prompt: object, place: _Place) -> list[Mapping[str, object]]:
         return [{"role": "user", "content": prompt}]
     if isinstance(prompt, Sequence) and prompt and all(_is_message(item) for item in cast("Sequence[object]", prompt)):
         return list(cast("Sequence[Mapping[str, object]]", prompt))
-    raise FlowError(diagnose("FR0805", place.span, prompt=place.prompt, found=type(prompt).__name__))
+    raise FlowError(diagnose("FR0805", place.span, prompt=place.prompt, found=_found(prompt)))
+
+
+def _found(prompt: object) -> str:
+    if not isinstance(prompt, list | tuple):
+        return f"of type `{type(prompt).__name__}`"
+    return "a list of something else than messages" if prompt else "an empty list"
 
 
 def _is_message(item: object) -> bool:

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from flowrl.graph.graph import Kind, Op, Role
 from flowrl.graph.params import DataParams
 from flowrl.graph.types import Granularity
 from flowrl.plan.plan import Layout
+from tests.backends.placed import TRAIN, placed
+from tests.conftest import Told
 
 SIZE = 7
 
@@ -20,9 +23,12 @@ SIZE = 7
 def make(folder: Path, seed: int = 0, **params: object) -> Data:
     given_params = DataParams(**({"source": "rows.jsonl", "prompt": "q", "keep": ("a",)} | params))  # type: ignore[arg-type]
     op = Op(id="data.train", role="data.train", method="train", granularity=Granularity.PROMPT, params=given_params)
+    return Data(data_setup(op, folder, seed))
+
+
+def data_setup(op: Op, folder: Path, seed: int = 0) -> RankSetup:
     role = Role(name="data.train", kind=Kind.DATA)
-    setup = RankSetup(role=role, model=None, model_folder=None, layout=Layout(), folder=folder, seed=seed, ops=(op,))
-    return Data(setup)
+    return RankSetup(role=role, model=None, model_folder=None, layout=Layout(), folder=folder, seed=seed, ops=(op,))
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "rows.py").write_text(
         "def rows(size):\n    return [{'q': str(i), 'a': i} for i in range(size)]\n"
         "def raises():\n    return 1 / 0\ndef number():\n    return 3\ndef numbers():\n    return [3]\n"
-        "def none():\n    return []\n"
+        "def none():\n    return []\ndef nothing():\n    return None\n"
     )
     return folder
 
@@ -74,26 +80,46 @@ def test_a_line_separator_inside_a_string_is_text(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "text", "code", "words"),
+    ("params", "text", "code", "name"),
     [
-        ({"source": "gone.jsonl"}, "", "FR0810", "gone.jsonl"),
-        ({}, '{"q": 1, "a": 2}\n{"q": }\n', "FR0811", "line 2: Expecting value at column 7"),
-        ({}, "[1]\n", "FR0811", "line 1: a list, not an object"),
-        ({}, '{"q": 1, "a": 2}\n{"q": 1}\n', "FR0812", "row 2 of `bad.jsonl` has no column `a`"),
-        ({}, "\n", "FR0813", "gives no rows"),
-        ({"source": "rows.py:none"}, "", "FR0813", "gives no rows"),
-        ({"source": "rows.py:raises"}, "", "FR0814", "ZeroDivisionError: division by zero (rows.py:4)"),
-        ({"source": "rows.py:number"}, "", "FR0815", "returned a int"),
-        ({"source": "rows.py:numbers"}, "", "FR0815", "a list with a int"),
-        ({"source": "rows.py:row"}, "", "FR0820", "near name: `rows`"),
-        ({"order": "interleave"}, "", "FR0801", "interleave"),
-        ({"on_long": "drop", "max_prompt_tokens": 5}, "", "FR0816", "on_long: drop"),
+        ({"source": "gone.jsonl"}, "", "FR0810", ""),
+        ({}, '{"q": 1, "a": 2}\n{"q": }\n', "FR0811", "comma"),
+        ({}, "[1]\n", "FR0811", "list"),
+        ({}, '{"q": 1, "a": 2}\n{"q": 1}\n', "FR0812", "keep"),
+        ({}, '{"a": 1}\n', "FR0812", "prompt"),
+        ({}, "\n", "FR0813", "blank"),
+        ({"source": "rows.py:none"}, "", "FR0813", "function"),
+        ({"source": "rows.py:raises"}, "", "FR0814", ""),
+        ({"source": "rows.py:number"}, "", "FR0815", "number"),
+        ({"source": "rows.py:numbers"}, "", "FR0815", "list"),
+        ({"source": "rows.py:nothing"}, "", "FR0815", "none"),
+        ({"on_long": "drop", "max_prompt_tokens": 5}, "", "FR0816", ""),
     ],
 )
-def test_bad_data(folder: Path, params: dict[str, object], text: str, code: str, words: str) -> None:
-    (folder / "bad.jsonl").write_text(text)
+def test_bad_data(
+    folder: Path, tmp_path: Path, params: dict[str, object], text: str, code: str, name: str, told: Told
+) -> None:
+    for file in folder.glob("*.py"):
+        shutil.copy(file, tmp_path)
+    (tmp_path / "bad.jsonl").write_text(text)
+    written = {"source": "bad.jsonl", "prompt": "q", "keep": ["a"]} | params
+    graph = placed(tmp_path, {TRAIN: f"train: {json.dumps(written)}"})
     with pytest.raises(FlowError) as caught:
-        make(folder, **({"source": "bad.jsonl"} | params))
-    (diagnostic,) = caught.value.diagnostics
-    assert diagnostic.code == code
-    assert words in diagnostic.notes[0]
+        Data(data_setup(graph.op("data.train"), tmp_path))
+    told(caught.value, code, name)
+
+
+def test_an_order_that_is_not_built(folder: Path) -> None:
+    """The compiler refuses it before, at its key."""
+    with pytest.raises(FlowError, match=r"FR0801.*\n.*`order: interleave`"):
+        make(folder, order="interleave")
+
+
+def test_a_function_that_is_gone_since_the_check(tmp_path: Path, told: Told) -> None:
+    file = tmp_path / "rows.py"
+    file.write_text("def rows():\n    return []\n")
+    op = placed(tmp_path, {TRAIN: "train: {source: rows.py:rows, prompt: q}"}).op("data.train")
+    file.write_text("def row():\n    return []\n")
+    with pytest.raises(FlowError) as caught:
+        Data(data_setup(op, tmp_path))
+    told(caught.value, "FR0820", "data")

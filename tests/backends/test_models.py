@@ -2,13 +2,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError
 from transformers import AutoModelForCausalLM
 
 from flowrl.backends.models import materialise
 from flowrl.backends.text import Codec
 from flowrl.diag.diagnostic import FlowError
 from flowrl.graph.graph import Model
+from tests.backends.placed import INLINE, placed
 from tests.backends.tiny import make_tiny, tiny_model
+from tests.conftest import Told
 
 
 @pytest.mark.parametrize("tokenizer", ["characters", "bytes"])
@@ -48,11 +51,23 @@ def test_folder_is_used_as_it_lies(tmp_path: Path) -> None:
     assert not (tmp_path / "unused").exists()
 
 
-@pytest.mark.parametrize("source", ["./gone", "empty"])
-def test_missing_model_is_the_users_fault(tmp_path: Path, source: str) -> None:
+@pytest.mark.parametrize(("source", "name"), [("./gone", "gone"), ("empty", "empty")])
+def test_missing_model_is_the_users_fault(tmp_path: Path, source: str, name: str, told: Told) -> None:
     (tmp_path / "empty").mkdir()
+    model = placed(tmp_path, {INLINE: f"source: {source}"}).model("policy")
     with pytest.raises(FlowError) as caught:
-        materialise(Model(name="policy", source=source), tmp_path, tmp_path / "out", 0)
-    (diagnostic,) = caught.value.diagnostics
-    assert diagnostic.code == "FR0803"
-    assert "config.json" in (diagnostic.why or "")
+        materialise(model, tmp_path, tmp_path / "out", 0)
+    told(caught.value, "FR0803", name)
+
+
+def test_a_hub_that_does_not_answer_is_told_with_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: Told
+) -> None:
+    def refuse(*_: object, **__: object) -> str:
+        raise LocalEntryNotFoundError("An error happened while trying to locate the files on the Hub.\nMore.")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
+    model = placed(tmp_path, {INLINE: "source: acme/gone-7b"}).model("policy")
+    with pytest.raises(FlowError) as caught:
+        materialise(model, tmp_path, tmp_path / "out", 0)
+    told(caught.value, "FR0803", "hub")

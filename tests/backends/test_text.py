@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 from flowrl.backends.text import Codec
 from flowrl.diag.diagnostic import FlowError
 from flowrl.machine.tokenizers import TOKENIZERS, byte_symbol
+from tests.backends.placed import INLINE, placed
 from tests.backends.tiny import make_tiny
+from tests.conftest import Told
 
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
@@ -85,31 +88,32 @@ def test_plain_text_without_a_template(codec: Codec) -> None:
     assert codec.decode(ids) == "1+1="
 
 
-def test_long_prompts(codec: Codec) -> None:
+def test_long_prompts(codec: Codec, tmp_path: Path, told: Told) -> None:
     short, cut = codec.encode_prompts(["ab", "abcdef"], max_tokens=4, on_long="truncate")
     assert (codec.decode(short), codec.decode(cut)) == ("ab", "cdef")
+    span = placed(tmp_path, {"max_prompt_tokens: 80": "max_prompt_tokens: 4"}).op("actor_infer.generate").span
     with pytest.raises(FlowError) as caught:
-        codec.encode_prompts(["ab", "abcdef"], [7, 9], max_tokens=4)
-    (diagnostic,) = caught.value.diagnostics
-    assert diagnostic.code == "FR0806"
-    assert "prompt 9 has 6 tokens, 2 more" in diagnostic.notes[0]
+        codec.encode_prompts(["ab", "abcdef"], [7, 9], max_tokens=4, span=span)
+    told(caught.value, "FR0806")
 
 
 @pytest.mark.parametrize(
-    ("prompt", "code"),
+    ("prompt", "code", "name"),
     [
-        (7, "FR0805"),
-        ([], "FR0805"),
-        ([{"role": "user"}], "FR0805"),
-        ("", "FR0807"),
-        ([{"role": "user", "content": "a"}], "FR0808"),
-        ("naïve", "FR0809"),
+        (7, "FR0805", "number"),
+        ([], "FR0805", "empty"),
+        ([{"role": "user"}], "FR0805", "message"),
+        ("", "FR0807", ""),
+        ([{"role": "user", "content": "a"}], "FR0808", ""),
+        ("naïve", "FR0809", ""),
     ],
 )
-def test_what_is_no_prompt_is_refused(codec: Codec, prompt: object, code: str) -> None:
+def test_what_is_no_prompt_is_refused(
+    codec: Codec, tmp_path: Path, prompt: object, code: str, name: str, told: Told
+) -> None:
     with pytest.raises(FlowError) as caught:
-        codec.encode_prompts([prompt])
-    assert [d.code for d in caught.value.diagnostics] == [code]
+        codec.encode_prompts([prompt], [3], span=placed(tmp_path).op("actor_infer.generate").span)
+    told(caught.value, code, name)
 
 
 def test_template_travels_with_the_tokenizer(chat_codec: Codec, tmp_path: Path, folder: Path) -> None:
@@ -119,11 +123,12 @@ def test_template_travels_with_the_tokenizer(chat_codec: Codec, tmp_path: Path, 
     assert np.array_equal(again.encode_prompts(["1+1="])[0], chat_codec.encode_prompts(["1+1="])[0])
 
 
-def test_a_tokenizer_without_an_end_token_is_refused(folder: Path, tmp_path: Path) -> None:
-    for file in folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"eos_token": None}))
+def test_a_tokenizer_without_an_end_token_is_refused(folder: Path, tmp_path: Path, told: Told) -> None:
+    endless = tmp_path / "model"
+    shutil.copytree(folder, endless)
+    settings = json.loads((endless / "tokenizer_config.json").read_text())
+    (endless / "tokenizer_config.json").write_text(json.dumps(settings | {"eos_token": None}))
+    model = placed(tmp_path, {INLINE: "source: ./model"}).model("policy")
     with pytest.raises(FlowError) as caught:
-        Codec(tmp_path)
-    assert caught.value.diagnostics[0].code == "FR0804"
+        Codec(endless, model.span)
+    told(caught.value, "FR0804")

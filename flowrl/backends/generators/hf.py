@@ -42,7 +42,7 @@ class HfGenerator:
             raise InternalError(f"role `{setup.role.name}` has no model")
         hf_logging.disable_progress_bar()
         self._setup = setup
-        self._codec = Codec(setup.model_folder)
+        self._codec = Codec(setup.model_folder, setup.model.span)
         arguments = {"dtype": torch_dtype(setup.model.dtype), "attn_implementation": "sdpa"} | setup.role.engine.extra
         self._model: Any = AutoModelForCausalLM.from_pretrained(str(setup.model_folder), **arguments)
         self._model.to(setup.device).eval().requires_grad_(False)

@@ -63,7 +63,7 @@ class VllmGenerator:
         self._asleep = False
         self._broken: str | None = None
         self._context: int = arguments["max_model_len"]
-        self._codec = Codec(setup.model_folder)
+        self._codec = Codec(setup.model_folder, setup.model and setup.model.span)
         self._store = _name_ranks(setup) if setup.layout.tp > 1 else None
         self._engine: Any = _start_engine(setup, arguments)
 

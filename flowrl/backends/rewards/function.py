@@ -18,6 +18,7 @@ from flowrl.backends.contract import Call, RankSetup, Result
 from flowrl.backends.user_code import UserCodeError, call_function, load_function
 from flowrl.diag.diagnostic import Diagnostic, FlowError, InternalError, diagnose
 from flowrl.diag.span import Span
+from flowrl.graph.graph import Op
 from flowrl.graph.params import ScoreParams
 
 ABORT, DEFAULT = "abort", "default"
@@ -30,14 +31,15 @@ class FunctionReward:
         self._setup = setup
         for op in setup.ops:  # a function that is not there shall be told before the first step
             if isinstance(op.params, ScoreParams) and op.params.function is not None:
-                load_function(op.params.function, setup.folder, op.span)
+                load_function(op.params.function, setup.folder, _place(op))
 
     def call(self, call: Call, batch: Batch) -> Result:
         """score: any columns → `rewards` float32 [rows]."""
         params = call.op.params
         if call.op.method != "score" or not isinstance(params, ScoreParams) or params.function is None:
             raise InternalError(f"a reward function has no op {call.op.id}")
-        scorer = _Scorer(params, load_function(params.function, self._setup.folder, call.op.span), call.op.span)
+        span = _place(call.op)
+        scorer = _Scorer(params, load_function(params.function, self._setup.folder, span), span)
         rewards, fault = scorer.score(batch)
         if fault is not None and self._setup.role.on_error == ABORT:
             raise FlowError(fault)
@@ -45,6 +47,11 @@ class FunctionReward:
 
     def close(self) -> None:
         """Nothing to end."""
+
+
+def _place(op: Op) -> Span | None:
+    """Where the flow names the function; else the op."""
+    return op.spans.get("function", op.span)
 
 
 class _Scorer:
@@ -107,7 +114,8 @@ class _Scorer:
         return diagnose("FR0825", self._span, function=self._name, rows=len(batch), seconds=seconds)
 
     def _wrong_count(self, batch: Batch, scores: object) -> Diagnostic:
-        found = f"{len(cast('Sized', scores))} values" if _is_list(scores) else _named(scores)
+        count = len(cast("Sized", scores)) if _is_list(scores) else None
+        found = _named(scores) if count is None else f"{count} value{'' if count == 1 else 's'}"
         return diagnose("FR0823", self._span, function=self._name, found=found, rows=len(batch))
 
     def _no_number(self, score: object, row: str) -> Diagnostic:

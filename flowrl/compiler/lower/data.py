@@ -38,7 +38,7 @@ def lower_data(stage: Stage, site: CallSite) -> Op | None:
 
 def _spans(stage: Stage, name: str, params: DataParams) -> dict[str, Span]:
     sources = ((f"mix.{other}", stage.key_span("data", name, "mix", other)) for other in params.sources)
-    written = stage.written_keys("data", name, keys=("source", "keep", "prompt", "response"))
+    written = stage.written_keys("data", name, keys=("source", "keep", "prompt", "response", "on_long"))
     return written | {key: span for key, span in sources if span is not None}
 
 

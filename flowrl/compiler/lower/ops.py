@@ -152,7 +152,7 @@ def _reward(stage: Stage, role: schema.RewardRole, op: Op) -> Op | None:
     inputs = _score_inputs(stage, role, op)
     if inputs is None:
         return None
-    spans = _route_spans(stage, role, op)
+    spans = stage.written_keys("roles", op.role, keys=("function",)) | _route_spans(stage, role, op)
     return replace(op, inputs=inputs, outputs=(rewards,), params=params.score_params(role), spans=spans)
 
 

@@ -32,7 +32,7 @@ CODES: tuple[Code, ...] = (
     Code(
         id="FR0805",
         headline="prompt of a wrong type",
-        label="prompt {prompt} is a {found}",
+        label="prompt {prompt} is {found}",
         why="a prompt is a string, or a list of messages with `role` and `content`",
         help="name the column that holds the text: `prompt: COLUMN`",
     ),
@@ -109,7 +109,7 @@ CODES: tuple[Code, ...] = (
     Code(
         id="FR0817",
         headline="response of a wrong type",
-        label="the response to prompt {prompt} is a {found}",
+        label="the response to prompt {prompt} is of type `{found}`",
         why="a supervised loss reads prompt and response as text",
         help="name the column that holds the text: `response: COLUMN` of the data",
     ),

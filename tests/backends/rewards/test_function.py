@@ -12,6 +12,8 @@ from flowrl.graph.graph import Kind, Op, Role
 from flowrl.graph.params import ScoreParams
 from flowrl.graph.types import Granularity
 from flowrl.plan.plan import Layout
+from tests.backends.placed import REWARD, placed
+from tests.conftest import Told
 
 FILE = """
 import asyncio
@@ -103,24 +105,25 @@ def test_no_rows(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "code", "words"),
+    ("name", "code", "case"),
     [
-        ("on_c", "FR0822", "ZeroDivisionError: division by zero (r.py:17) on sample 0 of prompt 5"),
-        ("many", "FR0822", "RuntimeError: one at a time (r.py:21) on 4 rows together, and on none of them alone"),
-        ("short", "FR0823", "returned 1 values for 4 rows"),
-        ("nothing", "FR0823", "returned None for 4 rows"),
-        ("odd", "FR0824", "returned None for sample 1 of prompt 3"),
-        ("sleeps", "FR0825", "not done with 4 rows after 0.05 s"),
+        ("on_c", "FR0822", ""),
+        ("many", "FR0822", "together"),
+        ("short", "FR0823", "one"),
+        ("nothing", "FR0823", "none"),
+        ("odd", "FR0824", ""),
+        ("sleeps", "FR0825", ""),
     ],
 )
-def test_a_fault_names_function_row_and_cause(folder: Path, name: str, code: str, words: str) -> None:
-    timeout = 0.05 if name == "sleeps" else None
+def test_a_fault_names_function_row_and_cause(folder: Path, name: str, code: str, case: str, told: Told) -> None:
+    written = f'function: "r.py:{name}"' + (", timeout_seconds: 0.05" if name == "sleeps" else "")
+    graph = placed(folder, {REWARD: f"reward: {{{written}}}"})
+    op, role = graph.op("reward.score"), graph.role("reward")
+    setup = RankSetup(role=role, model=None, model_folder=None, layout=Layout(), folder=folder, ops=(op,))
     with pytest.raises(FlowError) as caught:
-        score(folder, name, timeout_seconds=timeout)
-    (diagnostic,) = caught.value.diagnostics
-    assert diagnostic.code == code
-    assert words in diagnostic.notes[0]
-    assert diagnostic.exit_code == 5
+        FunctionReward(setup).call(Call(op=op, step=1, seed=0), batch())
+    told(caught.value, code, case)
+    assert caught.value.diagnostics[0].exit_code == 5
 
 
 def test_on_error_default_scores_zero(folder: Path) -> None:

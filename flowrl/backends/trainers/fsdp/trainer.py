@@ -89,7 +89,7 @@ class FsdpTrainer:
     def _text_codec(self) -> Codec:
         if self._codec is None:
             assert self._setup.model_folder is not None
-            self._codec = Codec(self._setup.model_folder)
+            self._codec = Codec(self._setup.model_folder, self._setup.model and self._setup.model.span)
         return self._codec
 
     def _move_moments(self, device: str) -> None:
