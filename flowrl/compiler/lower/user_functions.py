@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from flowrl.diag.diagnostic import Diagnostic, Help, diagnose
+from flowrl.diag.diagnostic import Diagnostic, Help, Respelt, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
 from flowrl.graph.signatures import BUILTIN_FUNCTIONS, BUILTIN_REWARDS
@@ -93,7 +93,8 @@ def _misfit(signature: Signature, args: Mapping[str, Any], name: str, span: Span
     if not unknown or signature.takes_any:
         return None
     near = near_names(unknown[0], known)
-    helps = [Help(text=f"a parameter with a near name exists: `{near[0]}`")] if near else []
+    text = "a parameter with a near name exists: `{}`"
+    helps = [Respelt(text=text.format(new), span=span, old=unknown[0], new=new) for new in near[:1]]
     problem = f"has no parameter `{unknown[0]}`"
     return diagnose("FR0214", span, helps=helps, name=name, problem=problem, signature=signature.text)
 
@@ -116,7 +117,7 @@ def parsed(place: str, folder: str, span: Span | None) -> ast.Module | Diagnosti
     except UnicodeDecodeError:
         return diagnose("FR0212", span, file=place, line=1, problem="it is not UTF-8 text")
     except OSError:
-        return diagnose("FR0210", span, helps=_near_file(path), file=place, folder=folder)
+        return diagnose("FR0210", span, helps=_near_file(path, place, span), file=place, folder=folder)
     try:
         return _tree(text, place)
     except (SyntaxError, ValueError) as fault:
@@ -145,18 +146,20 @@ def _no_file_named(function: str, name: str, folder: str, span: Span | None) -> 
     if isinstance(tree, Diagnostic):
         return tree
     known = _functions(tree)
-    helps = [Help(text=f"write `{function}:{each}`") for each in known[:1]]
+    named = [f"{function}:{each}" for each in known[:1]]
+    helps = [Respelt(text=f"write `{new}`", span=span, old=function, new=new) for new in named]
     problem = f"`{function}` is a file, and no function in it is named"
     return diagnose("FR0211", span, helps=helps, problem=problem, known=", ".join(known) or "it has none")
 
 
-def _near_file(path: Path) -> list[Help]:
+def _near_file(path: Path, place: str, span: Span | None) -> list[Help]:
     try:
         names = [entry.name for entry in path.parent.iterdir() if entry.suffix == ".py"]
     except OSError:
         return []
-    near = near_names(path.name, names)
-    return [Help(text=f"a file with a near name exists: `{near[0]}`")] if near else []
+    found = [place.removesuffix(path.name) + name for name in near_names(path.name, names)[:1]]
+    text = "a file with a near name exists: `{}`"
+    return [Respelt(text=text.format(new), span=span, old=place, new=new) for new in found]
 
 
 @lru_cache(maxsize=64)
@@ -206,7 +209,9 @@ def _functions(tree: ast.Module) -> list[str]:
 def _not_found(name: str, place: str, known: Iterable[str], span: Span | None) -> Diagnostic:
     names = list(known)
     near = near_names(name, names)
-    helps = [Help(text=f"a function with a near name exists: `{place}:{near[0]}`")] if near else []
+    text = "a function with a near name exists: `{}`"
+    found = [f"{place}:{new}" for new in near[:1]]
+    helps = [Respelt(text=text.format(new), span=span, old=f"{place}:{name}", new=new) for new in found]
     problem = f"`{place}` has no function `{name}`"
     return diagnose("FR0211", span, helps=helps, problem=problem, known=", ".join(names) or "it has none")
 
