@@ -315,12 +315,14 @@ def _role_kind(path: Path, context: Context) -> Diagnostic:
         helps.append(Help(text=f"add `kind:`, one of {kinds}"))
         words = f"`{path[-1]}` has no `kind:`"
         span = key_span(context.tree, path)
-        return diagnose("FR0108", span, helps=helps, problem=words, named=named, kinds=kinds)
+        reason = f"only {named} have their kind by name"
+        return diagnose("FR0108", span, helps=helps, problem=words, reason=reason, kinds=kinds)
     value = str(kind.value) if isinstance(kind, ScalarNode) else "this"
     near = near_names(value, KINDS)
     line = context.line_with(kind.span, near[0]) if near else None
     fixed = [Help(text="a kind with a near name exists", span=kind.span, replacement=line)] if near else []
-    return diagnose("FR0108", kind.span, helps=fixed, problem=f"`{value}` is no kind", named=named, kinds=kinds)
+    facts = {"problem": f"`{value}` is no kind", "reason": f"the kinds are {kinds}", "kinds": kinds}
+    return diagnose("FR0108", kind.span, also=(), notes=(), helps=fixed, **facts)
 
 
 def _exactly_one(path: Path, given: str, choices: str, context: Context) -> Diagnostic:

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from jinja2 import StrictUndefined, Undefined, UndefinedError, meta, nodes
+from jinja2 import StrictUndefined, Undefined, meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.sandbox import SandboxedEnvironment
 
 from flowrl.diag.diagnostic import Diagnostic, Help, Respelt, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
+from flowrl.spec.template_words import malformed, unevaluable
 from flowrl.spec.tree import Entry, MappingNode, Node, Plain, ScalarNode, SequenceNode, may_be_template, subspan
 from flowrl.spec.yaml_tree import LONE_SURROGATE, typed
 
@@ -33,6 +35,10 @@ _TEXT_METHODS = frozenset(
     {"endswith", "lower", "lstrip", "removeprefix", "removesuffix", "rsplit", "rstrip", "split", "startswith", "strip",
      "title", "upper"}
 )  # fmt: skip
+_MARKS = re.compile(r"\A[-+]|[-+]\Z")
+"""Jinja2's marks for white space, which touch the braces; a minus of the expression does not."""
+_BLOCKS = {"Assign": "set", "AssignBlock": "set", "CallBlock": "call", "FilterBlock": "filter", "FromImport": "from"}
+"""How those are written whose class has another name."""
 _ALLOWED_BLOCKS = (nodes.Output, nodes.If)
 
 Report = Callable[[Diagnostic], None]
@@ -107,10 +113,8 @@ def _render_scalar(node: ScalarNode, scope: Mapping[str, Any], report: Report) -
         return node
     try:
         return _evaluate(node, text, parsed, scope)
-    except (UndefinedError, SecurityError) as error:
-        report(diagnose("FR0117", node.span, problem=str(error)))
     except Exception as error:  # whatever an expression of the user's may raise
-        report(diagnose("FR0117", node.span, problem=f"{type(error).__name__}: {error}"))
+        report(diagnose("FR0117", node.span, problem=unevaluable(error)))
     return node
 
 
@@ -120,11 +124,12 @@ def _parse(node: ScalarNode, text: str, report: Report) -> tuple[nodes.Template 
         parsed = _environment().parse(text)
         names = meta.find_undeclared_variables(parsed)
     except Exception as error:  # jinja's parser lets Python's own limits through: digits, depth
-        report(diagnose("FR0116", node.span, problem=str(getattr(error, "message", None) or error)))
+        report(diagnose("FR0116", node.span, problem=malformed(error)))
         return None, set()
     for block in parsed.find_all(nodes.Stmt):
         if not isinstance(block, _ALLOWED_BLOCKS):
-            words = f"`{{% {type(block).__name__.lower()} %}}` is not part of the language"
+            kind = type(block).__name__
+            words = f"`{{% {_BLOCKS.get(kind, kind.lower())} %}}` is not part of the language"
             report(diagnose("FR0116", node.span, problem=words))
             return None, set()
     return parsed, names
@@ -132,11 +137,13 @@ def _parse(node: ScalarNode, text: str, report: Report) -> tuple[nodes.Template 
 
 def _evaluate(node: ScalarNode, text: str, parsed: nodes.Template, scope: Mapping[str, Any]) -> Node:
     if _is_one_expression(parsed, text):
-        value: Any = _environment().compile_expression(text[2:-2].strip("-+ \n"), undefined_to_none=False)(**scope)
+        value: Any = _environment().compile_expression(_MARKS.sub("", text[2:-2]).strip(), undefined_to_none=False)(
+            **scope
+        )
         return _located(value, node)
     rendered = _environment().from_string(parsed).render(**scope)
     if LONE_SURROGATE.search(rendered):
-        raise ValueError("half of a character")
+        raise SecurityError("the text has half of a character")
     if len(rendered) > LONGEST_TEXT:
         raise SecurityError(f"the text has more than {LONGEST_TEXT:,} characters")
     return replace(node, value=typed(rendered) if node.plain else rendered)
@@ -158,7 +165,7 @@ def _located(value: Any, node: ScalarNode) -> Node:
     if isinstance(value, Undefined):
         operator.truth(value)  # raises UndefinedError with jinja's words
     if isinstance(value, str) and LONE_SURROGATE.search(value):
-        raise ValueError("half of a character")
+        raise SecurityError("the text has half of a character")
     if value is None or isinstance(value, str | int | float | bool):
         plain: Plain = value
         return replace(node, value=plain)
@@ -169,7 +176,7 @@ def _located(value: Any, node: ScalarNode) -> Node:
         pairs = cast("dict[Any, Any]", value)
         entries = {str(key): Entry(str(key), node.span, _located(item, node), node.kind) for key, item in pairs.items()}
         return MappingNode(entries=entries, span=node.span, kind=node.kind)
-    raise TypeError(f"the expression gives a {type(value).__name__}, which no key takes")
+    raise SecurityError("the expression gives a value that no key takes")
 
 
 def _undefined(node: ScalarNode, text: str, name: str, scope: Mapping[str, Any]) -> Diagnostic:

@@ -34,6 +34,8 @@ def rendered(template: str, variables: str = "{}") -> object:
         ('"{{ a > 2 and not b }}"', "{a: 3, b: false}", True),
         ('"{{ 8 if big else 4 }}"', "{big: true}", 8),
         ('"{{- a -}}"', "{a: 3}", 3),
+        ('"{{ -a }}"', "{a: 3}", -3),
+        ('"{{- -a -}}"', "{a: 3}", -3),
         # Text around an expression: quoted stays text, unquoted is typed by what it gives.
         ('"{{ a }}0"', "{a: 3}", "30"),
         ('"{{ org }}/{{ model }}"', "{org: Qwen, model: Qwen2.5}", "Qwen/Qwen2.5"),

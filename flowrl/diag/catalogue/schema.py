@@ -49,8 +49,8 @@ CODES: tuple[Code, ...] = (
         id="FR0108",
         headline="kind of a role not known",
         label="{problem}",
-        why="only {named} have their kind by name",
-        help="add `kind:`, one of {kinds}",
+        why="{reason}",
+        help="give one of {kinds}",
     ),
     Code(
         id="FR0110",
