@@ -12,7 +12,8 @@ from typing import cast
 
 import msgspec
 
-from flowrl.diag.diagnostic import Diagnostic, FlowError, InternalError, diagnose
+from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, InternalError, diagnose
+from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
 from flowrl.plan.plan import PLAN_VERSION, Plan
 
@@ -61,8 +62,18 @@ def read(path: Path) -> Plan:
     try:
         data = path.read_bytes()
     except OSError as failure:
-        raise FlowError(diagnose("FR0706", _top(str(path)), reason=failure.strerror or str(failure))) from None
+        reason = (failure.strerror or str(failure)).lower()
+        raise FlowError(diagnose("FR0706", helps=_near_files(path), file=path, reason=reason)) from None
     return loads(data, str(path))
+
+
+def _near_files(path: Path) -> list[Help]:
+    try:
+        beside = [entry.name for entry in path.parent.iterdir() if entry.suffix in (".json", ".yaml", ".yml")]
+    except OSError:
+        return []
+    near = near_names(path.name, beside)
+    return [Help(text=f"a file with a near name exists: `{path.parent / near[0]}`")] if near else []
 
 
 def _json(data: bytes, file: str) -> object:

@@ -23,7 +23,7 @@ from flowrl.execution.executor import Executor
 from flowrl.execution.trace import Trace, TraceSpan
 from flowrl.plan.plan import Plan, StagePlan
 from flowrl.runtime.agreement import require_agreement
-from flowrl.runtime.checkpoint import Checkpoints, newest
+from flowrl.runtime.checkpoint import Checkpoint, Checkpoints, newest
 from flowrl.runtime.driver import Driver, DriverSetup, End
 from flowrl.runtime.events import loggers_of
 from flowrl.runtime.export import export_role
@@ -68,6 +68,7 @@ class Session:
         self._began = time.monotonic()
         self._spans: list[TraceSpan] = []
         self._logs: RunLogs | None = None
+        self._has_begun = False
 
     def run(self, first_stage: int, start: StartPoint) -> None:
         """Run the stages from `first_stage` on. Raises InterruptError after a signal, FlowError for a failure; run.json
@@ -96,6 +97,8 @@ class Session:
                 state = RunStatus.INTERRUPTED
                 raise self._interrupted() from error
             code = error.diagnostics[0].code
+            if not self._has_begun and self._newest() is None:
+                raise  # what failed is the start, and there is nothing left to tell of
             raise with_note(error, self._what_is_left()) from error
         except OSError as error:
             code = "FR0905"
@@ -128,6 +131,7 @@ class Session:
             with self._interrupts.abandonable():
                 model_folders(self._plan, stage, self._run_folder)
                 launcher.start(self._plan, stage, self._run_folder, start.folder)
+            self._has_begun = True
             driver = Driver(stage, self._driver_setup(stage, launcher), start)
             try:
                 end = driver.run()
@@ -204,8 +208,11 @@ class Session:
         told = diagnose("FR0904", None, signal=self._interrupts.name, kept=self._what_is_left(), **facts)
         return InterruptError(told, number)
 
+    def _newest(self) -> Checkpoint | None:
+        return newest(self._run_folder, [stage.name for stage in self._plan.stages])
+
     def _what_is_left(self) -> str:
-        last = newest(self._run_folder, [stage.name for stage in self._plan.stages])
+        last = self._newest()
         if last is None:
             return f"{self._run_folder} has no checkpoint yet: a resumed run starts from the beginning"
         return f"{self._run_folder} has a checkpoint of step {last.state.step} of stage `{last.state.stage}`"

@@ -33,8 +33,6 @@ _RULES: Mapping[str, str] = {
     "less_than": "less than {lt}",
     "finite_number": "a finite number",
 }
-
-
 _GLUED = re.compile(r"(?P<key>[A-Za-z_][\w@-]*):(?P<value>\S+)\Z")
 """A key and its value without the space that would make them so."""
 
@@ -305,7 +303,6 @@ def _out_of_range(path: Path, rule: str, context: Context) -> Diagnostic:
 
 def _role_kind(path: Path, context: Context) -> Diagnostic:
     kind = descend(context.tree, (*path, "kind"))
-    named = ", ".join(f"`{name}`" for name in DEFAULT_KINDS)
     kinds = ", ".join(KINDS)
     if kind is None:
         near = near_names(str(path[-1]), DEFAULT_KINDS)
@@ -313,16 +310,15 @@ def _role_kind(path: Path, context: Context) -> Diagnostic:
         if path[-1] in FlowDocument.model_fields:
             helps = [Help(text=f"`{path[-1]}` is a key of the flow, not a role: start it in column 1")]
         helps.append(Help(text=f"add `kind:`, one of {kinds}"))
-        words = f"`{path[-1]}` has no `kind:`"
-        span = key_span(context.tree, path)
-        reason = f"only {named} have their kind by name"
-        return diagnose("FR0108", span, helps=helps, problem=words, reason=reason, kinds=kinds)
+        reason = f"only {', '.join(f'`{name}`' for name in DEFAULT_KINDS)} have their kind by name"
+        facts = {"problem": f"`{path[-1]}` has no `kind:`", "reason": reason, "kinds": kinds}
+        return diagnose("FR0108", key_span(context.tree, path), also=(), notes=(), helps=helps, **facts)
     value = str(kind.value) if isinstance(kind, ScalarNode) else "this"
     near = near_names(value, KINDS)
     line = context.line_with(kind.span, near[0]) if near else None
     fixed = [Help(text="a kind with a near name exists", span=kind.span, replacement=line)] if near else []
-    facts = {"problem": f"`{value}` is no kind", "reason": f"the kinds are {kinds}", "kinds": kinds}
-    return diagnose("FR0108", kind.span, also=(), notes=(), helps=fixed, **facts)
+    reason, problem = f"the kinds are {kinds}", f"`{value}` is no kind"
+    return diagnose("FR0108", kind.span, helps=fixed, problem=problem, reason=reason, kinds=kinds)
 
 
 def _exactly_one(path: Path, given: str, choices: str, context: Context) -> Diagnostic:

@@ -187,3 +187,13 @@ def test_our_own_faults_stay_our_own(tmp_path: Path) -> None:
     with pytest.raises(InternalError, match="ours"):
         run_fakes(_plan(), tmp_path, with_fakes(failing))
     assert json.loads((next(tmp_path.iterdir()) / "run.json").read_text())["state"] == "failed"
+
+
+def test_a_run_that_cannot_start_tells_of_nothing_left(tmp_path: Path) -> None:
+    def failing(setup: RankSetup) -> object:
+        raise FlowError(diagnose("FR0803", SPAN, model="policy", source="nowhere", reason="it is not there"))
+
+    with pytest.raises(FlowError) as raised:
+        run_fakes(_plan(), tmp_path, with_fakes(failing))
+    assert raised.value.diagnostics[0].code == "FR0803"
+    assert not any("checkpoint" in note or "resumed" in note for note in raised.value.diagnostics[0].notes)

@@ -39,7 +39,7 @@ CODES: tuple[Code, ...] = (
     Code(
         id="FR0706",
         headline="the plan file can't be read",
-        label="{reason}",
+        label="{file}: {reason}",
         help="name a file that `flowrl plan FLOW -o plan.json` has written",
     ),
     Code(
