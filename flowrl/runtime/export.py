@@ -68,12 +68,17 @@ def _checkpoint(run_folder: Path, plan: Plan, step: int | None) -> Checkpoint:
     if found is not None:
         return found
     have = {name: steps_of(run_folder, name) for name in stages}
-    told = "; ".join(f"{name}: {_listed(steps)}" for name, steps in have.items() if steps)
+    told = "; ".join(f"{_listed(steps)} of stage `{name}`" for name, steps in have.items() if steps)
     particular = "" if step is None else f" of step {step}"
     has = (
-        f"it has {told}" if told else "a checkpoint is written every `run.checkpoint_every_steps` and at a stage's end"
+        f"it has those of {told}"
+        if told
+        else "a checkpoint is written every `run.checkpoint_every_steps` and at a stage's end"
     )
-    advice = "give one of these steps: RUN@STEP" if told else f"go on with the run: flowrl resume {run_folder}"
+    last = max((max(steps) for steps in have.values() if steps), default=0)
+    advice = (
+        f"give one of these steps: {run_folder}@{last}" if told else f"go on with the run: flowrl resume {run_folder}"
+    )
     raise FlowError(diagnose("FR0906", None, folder=run_folder, particular=particular, has=has, advice=advice))
 
 
@@ -88,4 +93,4 @@ def _role(stage: StagePlan, checkpoint: Checkpoint, role: str | None) -> str:
 
 
 def _listed(steps: Sequence[int]) -> str:
-    return ", ".join(str(step) for step in steps)
+    return ("steps " if len(steps) > 1 else "step ") + ", ".join(str(step) for step in steps)

@@ -9,14 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from flowrl import api
 from flowrl.api import Checked
 from flowrl.cli.main import main
 from flowrl.cli.voice import has_color, is_ascii
-from flowrl.diag.diagnostic import FlowError, diagnose
+from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
 from flowrl.diag.span import Span
+from tests.conftest import Told
 
 Fake = Callable[..., object]
 
@@ -61,7 +63,7 @@ def test_frame_quotes_the_flag(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 def test_fault_of_ours_is_a_frame_with_a_traceback_file(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, told: Told
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(api, "plan", raising(KeyError("actor_train")))
@@ -73,6 +75,8 @@ def test_fault_of_ours_is_a_frame_with_a_traceback_file(
     (kept,) = tmp_path.glob("flowrl-traceback-*.txt")
     assert kept.name in printed.err.replace("\n", "")
     assert "KeyError: 'actor_train'" in kept.read_text()
+    assert call("plan", "f.yaml", "--format", "json") == 70
+    told(msgspec.json.decode(capsys.readouterr().err, type=list[Diagnostic]), "FR9901")
 
 
 def test_errors_in_json_go_to_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

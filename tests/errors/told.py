@@ -27,6 +27,7 @@ _DIFFERS = (
     (re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}(:\d+)?\b"), lambda m: "HOST:PORT" if m[1] else "HOST"),
     (re.compile(r"(raised in \S+, \S+\.py):\d+"), r"\1:LINE"),
     (re.compile(r"(completed for) [\d,]+ s\b"), r"\1 N s"),
+    (re.compile(r"\bflowrl-(weights|traceback)-\w+(?:-[0-9a-f]+)?"), r"flowrl-\1-ID"),
     (re.compile(r"\b\d{8}-\d{6}\b"), "DATE-TIME"),
     (re.compile(r"\b(process|pid|kill -\w+)([ =])\d+"), r"\1\2PID"),
 )

@@ -14,8 +14,11 @@ from flowrl.plan.plan import StagePlan
 from flowrl.runtime.agreement import require_agreement
 from flowrl.runtime.result import result_of
 from flowrl.runtime.run import RunOptions, run
+from tests.conftest import Told
+from tests.runtime.plans import grpo_graph, stage_plan
 from tests.runtime.runs import lines_of
 from tests.runtime.tiny_flow import QUIET, tiny_quickstart
+from tests.runtime.written import TEXTS, written
 
 MAX, MEAN = "actor_train.rollout_log_prob_diff_max", "actor_train.rollout_log_prob_diff_mean"
 
@@ -55,6 +58,13 @@ def test_what_rounding_does_is_allowed(dtype: str, metrics: dict[str, float]) ->
 def test_what_only_other_weights_do_is_refused(dtype: str, metrics: dict[str, float]) -> None:
     with pytest.raises(FlowError, match="FR0915"):
         require_agreement(_stage(dtype), metrics, 1)
+
+
+def test_a_difference_is_told_where_the_trainer_stands(told: Told) -> None:
+    stage = stage_plan(written(grpo_graph()))
+    with pytest.raises(FlowError) as raised:
+        require_agreement(stage, {MAX: 1.31, MEAN: 0.4}, 3)
+    told(raised.value, "FR0915", texts=TEXTS)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from flowrl.runtime.jsonl import JsonLines, cut_back, read_lines
 from flowrl.runtime.launchers import choose
 from flowrl.runtime.ledger import Ledger, LedgerEntry, digest_of, runs
 from flowrl.runtime.runfile import RunFile, RunStatus, make_run_folder, owned, read_run_file, write_run_file
+from tests.conftest import Told
 from tests.runtime.plans import grpo_graph, make_plan, split, stage_plan
 
 
@@ -39,11 +40,12 @@ def test_lines_are_cut_back_to_a_step_of_a_stage(tmp_path: Path) -> None:
     assert path.read_bytes() == b""
 
 
-def test_a_line_in_the_middle_that_is_broken_is_told(tmp_path: Path) -> None:
+def test_a_line_in_the_middle_that_is_broken_is_told(tmp_path: Path, told: Told) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"stage":"a","step":1}\nbroken\n{"stage":"a","step":2}\n')
-    with pytest.raises(FlowError, match="FR0908"):
+    with pytest.raises(FlowError) as raised:
         list(read_lines(path))
+    told(raised.value, "FR0908", "line")
 
 
 @given(st.sets(st.integers(0, 60)))
@@ -115,15 +117,16 @@ def test_run_folders_of_one_second_do_not_meet(tmp_path: Path, monkeypatch: pyte
     assert names == ["ppo-20260101-120000", "ppo-20260101-120000-2"]
 
 
-def test_a_run_that_another_process_runs_is_not_touched(tmp_path: Path) -> None:
+def test_a_run_that_another_process_runs_is_not_touched(tmp_path: Path, told: Told) -> None:
     other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         file = RunFile(name="ppo", state=RunStatus.RUNNING, folder="/", launcher="inline")
         file = msgspec.structs.replace(owned(file), pid=other.pid, pid_started=_started(other.pid))
         write_run_file(tmp_path, file)
         assert read_run_file(tmp_path) == file
-        with pytest.raises(FlowError, match="FR0911"):
+        with pytest.raises(FlowError) as raised:
             runfile.require_left(tmp_path, file)
+        told(raised.value, "FR0911")
     finally:
         other.communicate(b"\n")
     runfile.require_left(tmp_path, file)
@@ -142,7 +145,8 @@ def test_inline_is_chosen_where_every_role_has_one_rank_on_the_cpu() -> None:
     assert choose.choose(make_plan(stage_plan(graph, split(graph, train_dp=2))), "inline") == "inline"
 
 
-def test_ray_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_that_is_not_installed_is_told(monkeypatch: pytest.MonkeyPatch, told: Told) -> None:
     monkeypatch.setattr(choose, "find_spec", lambda _: None)
-    with pytest.raises(FlowError, match="FR0913"):
+    with pytest.raises(FlowError) as raised:
         choose.make_launcher("ray", 1)
+    told(raised.value, "FR0913")

@@ -11,8 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from flowrl.runtime.interrupts import Abandoned, Interrupts
-from tests.runtime.runs import lines_of, resume_fakes
+from flowrl.backends.batch import Batch
+from flowrl.backends.contract import Call, RankSetup, Result
+from flowrl.plan.plan import StageRun
+from flowrl.runtime.interrupts import Abandoned, InterruptError, Interrupts
+from tests.conftest import Told
+from tests.runtime.fakes import make_fake
+from tests.runtime.plans import grpo_graph, make_plan, stage_plan
+from tests.runtime.runs import lines_of, resume_fakes, run_fakes, with_fakes
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,6 +76,29 @@ def test_a_process_that_is_killed_leaves_a_run_that_goes_on(tmp_path: Path) -> N
     assert (status, state, checkpoints) == (-signal.SIGKILL, "running", ["step-000001"])
     resume_fakes(folder)
     assert [line["prompts"][0][0] for line in lines_of(folder / "ledger.jsonl")] == [4 * s for s in range(50)]
+
+
+class Stopped:
+    """A fake rank in whose scores of step 2 the process gets Ctrl-C."""
+
+    def __init__(self, setup: RankSetup) -> None:
+        self._rank = make_fake(setup)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._rank, name)
+
+    def call(self, call: Call, batch: Batch) -> Result:
+        if (call.op.method, call.step) == ("score", 2):
+            signal.raise_signal(signal.SIGINT)
+        return self._rank.call(call, batch)  # type: ignore[attr-defined]
+
+
+def test_the_frame_says_what_is_left_and_how_to_go_on(tmp_path: Path, told: Told) -> None:
+    plan = make_plan(stage_plan(grpo_graph(val_every=None), run=StageRun(steps=4, loggers=())))
+    with pytest.raises(InterruptError) as raised:
+        run_fakes(plan, tmp_path, with_fakes(Stopped))
+    assert raised.value.exit_status == 130
+    told(raised.value, "FR0904")
 
 
 def test_the_first_signal_is_noted_and_the_second_ends_everything() -> None:

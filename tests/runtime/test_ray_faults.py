@@ -16,7 +16,6 @@ from flowrl.backends.batch import Batch
 from flowrl.backends.contract import Call, RankSetup, Result
 from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.graph.graph import Kind
-from flowrl.runtime.launchers.ray_cluster import connect
 from tests.runtime.fakes import FakeReward, FakeTrainer, make_fake
 from tests.runtime.ray_runs import apart, leftovers, plan_of, raised_by, ray_with
 
@@ -149,17 +148,3 @@ def test_ranks_that_do_not_come_up_are_told(tmp_path: Path, monkeypatch: pytest.
     told = raised_by(plan_of(), tmp_path, make).diagnostics[0]
     assert told.code == "FR0957"
     assert "from `actor_infer`, rank 0" in str(told.notes)
-
-
-def test_a_ray_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch, ray: Any) -> None:
-    def refuse(**options: object) -> None:
-        assert options["address"] == "192.0.2.7:6379"
-        raise ConnectionError("nothing listens there\nand so on")
-
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", refuse)
-    with pytest.raises(FlowError) as error:
-        connect(plan_of(), apart(), "192.0.2.7:6379")
-    told = error.value.diagnostics[0]
-    assert told.code == "FR0953"
-    assert told.notes == ("192.0.2.7:6379: ConnectionError: nothing listens there",)

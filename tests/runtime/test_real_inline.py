@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
 
 from flowrl.backends.registry import make_rank
-from flowrl.diag.diagnostic import FlowError
 from flowrl.plan.plan import Plan
 from flowrl.runtime.export import export
 from flowrl.runtime.result import RunResult
@@ -112,21 +111,3 @@ def test_export_takes_the_step_and_the_role_that_are_asked_for(
     name = "model.embed_tokens.weight"
     assert torch.equal(load_file(out / "model.safetensors")[name], saved[f"model/{name}"])
     assert json.loads((out / "config.json").read_text())["architectures"] == ["Qwen2ForCausalLM"]
-
-
-@pytest.mark.parametrize(
-    ("step", "role", "code"), [(7, None, "FR0906"), (None, "actor_infer", "FR0914"), (2, "nobody", "FR0914")]
-)
-def test_what_cannot_be_exported_is_told(
-    whole: RunResult, tmp_path: Path, step: int | None, role: str | None, code: str
-) -> None:
-    with pytest.raises(FlowError, match=code):
-        export(whole.folder, step, tmp_path / "model", role)
-    assert not (tmp_path / "model").exists()
-
-
-def test_a_folder_with_something_in_it_is_not_written_over(whole: RunResult, tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(FlowError, match="FR0905"):
-        export(whole.folder, None, tmp_path)
-    assert (tmp_path / "mine.txt").read_text() == "mine"

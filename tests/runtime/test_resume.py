@@ -13,6 +13,7 @@ from flowrl.diag.diagnostic import FlowError
 from flowrl.graph.graph import Graph
 from flowrl.plan.plan import Gate, Plan, StageRun
 from flowrl.runtime.runfile import RunStatus
+from tests.conftest import Told
 from tests.runtime.plans import grpo_graph, make_plan, sft_graph, split, stage_plan
 from tests.runtime.runs import at, lines_of, logs_of, nth, resume_fakes, run_fakes, run_killed, trained_state
 
@@ -117,24 +118,28 @@ def test_without_weights_on_their_way_a_run_goes_on_with_fresher_ones_and_loses_
 
 
 @pytest.mark.parametrize(
-    ("name", "change"),
+    ("name", "change", "case"),
     [
-        ("plan.json", lambda text: text.replace('"steps": 5', '"steps": 6')),
-        ("ledger.jsonl", lambda text: text.replace('"samples":12', '"samples":11', 1)),
-        ("ledger.jsonl", lambda text: "".join(text.splitlines(keepends=True)[1:])),
+        ("plan.json", lambda text: text.replace('"steps": 5', '"steps": 6'), "plan"),
+        ("ledger.jsonl", lambda text: text.replace('"samples":12', '"samples":11', 1), "ledger"),
+        ("ledger.jsonl", lambda text: "".join(text.splitlines(keepends=True)[1:]), "ledger"),
     ],
 )
-def test_files_that_do_not_fit_the_checkpoint_are_refused(tmp_path: Path, name: str, change: object) -> None:
+def test_files_that_do_not_fit_the_checkpoint_are_refused(
+    tmp_path: Path, told: Told, name: str, change: object, case: str
+) -> None:
     folder = run_killed(make_plan(stage_plan(grpo_graph(), run=RUN)), tmp_path, at("run reward.score", 4))
     assert folder is not None
     text = (folder / name).read_text()
     changed = change(text)  # type: ignore[operator]
     assert changed != text
     (folder / name).write_text(changed)
-    with pytest.raises(FlowError, match="FR0908"):
+    with pytest.raises(FlowError) as raised:
         resume_fakes(folder)
+    told(raised.value, "FR0908", case)
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(FlowError, match="FR0907"):
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, told: Told) -> None:
+    with pytest.raises(FlowError) as raised:
         resume_fakes(tmp_path)
+    told(raised.value, "FR0907")

@@ -12,8 +12,10 @@ from flowrl.diag.diagnostic import FlowError
 from flowrl.plan.plan import Gate, StageRun
 from flowrl.runtime.run import RunOptions, run
 from flowrl.runtime.runfile import RunStatus
+from tests.conftest import Told
 from tests.runtime.plans import colocated, grpo_graph, make_plan, sft_graph, split, stage_plan
 from tests.runtime.runs import lines_of, logs_of, run_fakes, with_fakes
+from tests.runtime.written import TEXTS, written
 
 RUN = StageRun(steps=6, checkpoint_every_steps=2, loggers=(), samples_logged=2)
 
@@ -127,17 +129,19 @@ def test_a_gate_may_let_the_run_go_on(tmp_path: Path) -> None:
     assert run_fakes(plan, tmp_path).state is RunStatus.FINISHED
 
 
-def test_a_plan_that_does_not_fit_is_not_run(tmp_path: Path) -> None:
+def test_a_plan_that_does_not_fit_is_not_run(tmp_path: Path, told: Told) -> None:
     plan = structs.replace(make_plan(stage_plan(grpo_graph(), run=RUN)), verdict="infeasible")
-    with pytest.raises(FlowError, match="FR0912"):
+    with pytest.raises(FlowError) as raised:
         run_fakes(plan, tmp_path)
+    told(raised.value, "FR0912")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_role_of_two_ranks_is_refused_inline(tmp_path: Path) -> None:
-    graph = grpo_graph()
-    with pytest.raises(FlowError, match="FR0901"):
+def test_a_role_of_two_ranks_is_refused_inline(tmp_path: Path, told: Told) -> None:
+    graph = written(grpo_graph())
+    with pytest.raises(FlowError) as raised:
         run_fakes(make_plan(stage_plan(graph, split(graph, train_dp=2), run=RUN)), tmp_path)
+    told(raised.value, "FR0901", texts=TEXTS)
 
 
 def test_an_unknown_logger_is_refused(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ dataflow:
   - data -> actor_infer -> reward -> advantage -> actor_train
   - actor_train => actor_infer
 step: {prompts: 4, samples_per_prompt: 3}
-gate: {metric: reward.rewards@val, at_least: 0.3}
+gate: {metric: reward.rewards@val, at_least: 0.3, at_most: 0.9}
 """
 TEXTS = {FILE: FLOW}
 

@@ -23,6 +23,8 @@ from flowrl.runtime.setups import RoleSetup, call_of, is_data_call, model_folder
 from flowrl.runtime.weights import LocalBuffer, buffer_bytes
 from flowrl.runtime.worker import MakeRank, RoleWorker, part_of, rows_with
 
+_AXES = ("dp", "tp", "pp", "cp")
+
 Outcome = tuple[tuple[Part, ...], Metrics]
 
 
@@ -169,7 +171,7 @@ def _require_one_rank(stage: StagePlan, setups: Sequence[RoleSetup]) -> None:
             stage.graph.role(setup.role).span,
             role=setup.role,
             ranks=setup.layout.devices,
-            layout=" ".join(f"{name} {getattr(setup.layout, name)}" for name in ("dp", "tp", "pp", "cp")),
+            layout=", ".join(f"{axis} {size}" for axis in _AXES if (size := getattr(setup.layout, axis)) > 1),
             pool=setup.pool,
         )
         for setup in wide

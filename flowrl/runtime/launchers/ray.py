@@ -48,7 +48,7 @@ START_SECONDS = 600.0
 CLOSE_SECONDS = 3.0
 """What ranks get to end by themselves before their processes are killed."""
 NAMED = 4
-"""Most silent ranks that are named."""
+"""Most silent ranks of a role that are named."""
 KILL_SECONDS = 2.0
 """What Ray gets to kill them."""
 PEEK_SECONDS = 60.0
@@ -280,9 +280,10 @@ class RayLauncher:
             raise FlowError(diagnose("FR0955", span, who=who, doing=doing, reason=reason)) from error
 
     def _silent(self, ranks: Sequence[tuple[str, int | None]]) -> FlowError:
-        names = [_who(role, rank) for role, rank in ranks[:NAMED] if role] or [f"{len(ranks)} of the ranks"]
-        more = [f"{len(ranks) - NAMED} more"] if len(ranks) > NAMED and ranks[0][0] else []
-        who = " and ".join([*names, *more])
+        by_role: dict[str, list[int | None]] = {}
+        for role, rank in ranks:
+            by_role.setdefault(role, []).append(rank)
+        who = ", ".join(_who_of(role, found) for role, found in by_role.items())
         return FlowError(diagnose("FR0957", self._span(ranks[0][0]), who=who, seconds=f"{START_SECONDS:,g}"))
 
     def _span(self, role: str) -> Span | None:
@@ -314,6 +315,16 @@ class RayLauncher:
 
 def _who(role: str, rank: int | None) -> str:
     return (f"`{role}`" if role else "a rank") + ("" if rank is None else f", rank {rank}")
+
+
+def _who_of(role: str, ranks: Sequence[int | None]) -> str:
+    """Several ranks of a role; too many of them are counted."""
+    if len(ranks) == 1:
+        return _who(role, ranks[0])
+    if not role:
+        return f"{len(ranks)} ranks"
+    more = f" and {len(ranks) - NAMED} more" if len(ranks) > NAMED else ""
+    return f"`{role}`, ranks {', '.join(str(rank) for rank in ranks[:NAMED])}{more}"
 
 
 def _is_alive(process: int) -> bool:
