@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flowrl.api.compile import Checked, check_as_planned, compile_spec
 from flowrl.api.fix import MOST_ROUNDS, Fixed, fix_once, joined
 from flowrl.api.graphs import STOPS, graphs_after
-from flowrl.api.init import init
+from flowrl.api.init import init, presets
 from flowrl.api.keys import Key, find_keys, near_keys
 from flowrl.api.places import folder_of
 from flowrl.compiler.lower.effects import idle
@@ -169,6 +169,7 @@ __all__ = [
     "loads",
     "near_keys",
     "plan",
+    "presets",
     "render",
     "resume",
     "run",

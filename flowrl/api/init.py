@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from flowrl.diag.diagnostic import FlowError, diagnose
-from flowrl.spec.presets import preset_names, unknown_preset
+from flowrl.spec.presets import preset_head, preset_names, unknown_preset
 from flowrl.spec.starter import starter
 
 SUFFIXES = (".yaml", ".yml")
@@ -28,6 +29,12 @@ def init(preset: str, target: str | Path = ".") -> tuple[Path, ...]:
     for file, text in files.items():
         _write(file, text)
     return tuple(files)
+
+
+def presets() -> dict[str, str]:
+    """Every preset by name, with what it is in one line: the first clause of its remark, without the name again."""
+    heads = {name: preset_head(name).what for name in preset_names()}
+    return {name: re.split(r"[.;](?: |$)", what.partition(": ")[2] or what)[0] for name, what in heads.items()}
 
 
 def _write(file: Path, text: str) -> None:

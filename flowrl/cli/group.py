@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -109,6 +110,15 @@ class UnknownName(click.UsageError):
         self.near = near
 
 
+class NothingChosen(click.UsageError):
+    """An option that has to be given: the help lists what it takes, `choices` by name with a line each."""
+
+    def __init__(self, option: str, plural: str, choices: Mapping[str, str], context: click.Context) -> None:
+        super().__init__(f"missing option `{option}`", context)
+        self.plural = plural
+        self.choices = choices
+
+
 def code_of(text: str) -> str | None:
     """`206`, `fr0206` → FR0206; None for what is no number and does not start like a code."""
     found = re.fullmatch(r"(?:fr)?(\d{1,4})", text, re.IGNORECASE)
@@ -124,6 +134,12 @@ def usage_help(error: click.UsageError) -> str | None:
     from flowrl.diag.near import near_names
 
     given = None
+    if isinstance(error, NothingChosen):
+        wide = max(map(len, error.choices))
+        room = natural_width(sys.stderr) - wide - 7
+        short = {name: textwrap.shorten(what, room, placeholder=" …") for name, what in error.choices.items()}
+        lines = [f"     {name:<{wide}}  {what}" for name, what in short.items()]
+        return "\n".join([f"the {error.plural} are", *lines])
     if isinstance(error, UnknownName):
         what, name, known, given = error.what, error.name, error.known, error.near
     elif isinstance(error, click.NoSuchOption) and error.ctx is not None:

@@ -14,7 +14,7 @@ import click
 from msgspec import to_builtins
 
 from flowrl import __version__
-from flowrl.cli.group import FlowGroup, UnknownName, code_of, run_group, voice_of
+from flowrl.cli.group import FlowGroup, NothingChosen, UnknownName, code_of, run_group, voice_of
 from flowrl.cli.options import (
     as_flags,
     cluster_option,
@@ -58,14 +58,16 @@ def flowrl(context: click.Context) -> None:
 
 
 @flowrl.command()
-@click.option("--preset", metavar="NAME", required=True, help="Preset that the flow starts from.")
+@click.option("--preset", metavar="NAME", help="Preset that the flow starts from; without one, what there is.")
 @click.argument("target", metavar="[FILE|FOLDER]", type=click.Path(path_type=Path), default=Path())
 @output_options
 @click.pass_context
-def init(context: click.Context, target: Path, preset: str, **_: object) -> None:
+def init(context: click.Context, target: Path, preset: str | None, **_: object) -> None:
     """Write a commented flow that uses a preset, and the functions that it names. Overwrites nothing."""
     from flowrl import api
 
+    if preset is None:
+        raise NothingChosen("--preset", "presets", api.presets(), context)
     voice = voice_of(context)
     written = [str(file) for file in api.init(preset, target)]
     voice.data(as_json({"files": written}) if voice.json else f"wrote {', '.join(written)}")

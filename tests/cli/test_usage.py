@@ -8,6 +8,7 @@ import pytest
 
 from flowrl.cli.main import main
 from flowrl.diag.catalogue import CODES
+from flowrl.spec.presets import preset_names
 
 
 def call(*arguments: str) -> int:
@@ -59,3 +60,16 @@ def test_explain_prints_the_page(code: str, capsys: pytest.CaptureFixture[str]) 
     assert text.startswith(f"# {code}: {CODES[code].headline}\n")
     assert call("explain", code, "--format", "json") == 0
     assert json.loads(capsys.readouterr().out) == {"code": code, "page": text}
+
+
+def test_init_without_a_preset_lists_them_with_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("init") == 2
+    printed = capsys.readouterr()
+    assert not printed.out
+    first, *rows = printed.err.splitlines()[:-1]
+    assert first == "error: missing option `--preset`"
+    assert rows[0] == "   = help: the presets are"
+    told = dict(row.split(maxsplit=1) for row in rows[1:])
+    assert list(told) == preset_names()
+    assert told["dr_grpo"] == "GRPO without its two biases"
+    assert max(map(len, rows)) <= 100
