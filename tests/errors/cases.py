@@ -21,7 +21,7 @@ from flowrl.spec.presets import PREFIX, preset_text
 
 HERE = Path(__file__).parent
 MADE_OF = ("flow.yaml", "flow.bytes.py", "flow.py", "case.py")
-CASES = sorted(path for path in HERE.glob("FR*") if any((path / name).is_file() for name in MADE_OF))
+CASES = sorted(path for path in HERE.glob("FR*") if any((path / name).exists() for name in MADE_OF))
 
 
 def code_of(case: Path) -> str:
