@@ -99,7 +99,7 @@ def lowered(flow: str) -> tuple[str, tuple[str, ...]]:
     except FlowError as error:
         return "", tuple(each.code for each in error.diagnostics)
     stage = spec.stages[0]
-    values = (lower_placement(spec, 0), lower_run(stage.run), lower_gate(stage.gate), lower_stage_cluster(spec, 0))
+    values = (lower_placement(spec, 0), lower_run(stage.run), lower_gate(spec, 0), lower_stage_cluster(spec, 0))
     plain = [_plain(msgspec.to_builtins(value)) for value in values]
     return f"{print_graph(without_spans(graph))}\n{plain}", tuple(each.code for each in warn_effects(Stage(spec, 0)))
 
