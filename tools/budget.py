@@ -22,7 +22,7 @@ ROOM_LINES: Mapping[str, int] = {
     "flowrl/api": 1500,
     "flowrl/backends": 4000,
     "flowrl/cli": 1000,
-    "flowrl/compiler": 5600,
+    "flowrl/compiler": 5800,
     "flowrl/diag": 3000,
     "flowrl/execution": 1200,
     "flowrl/graph": 3100,
