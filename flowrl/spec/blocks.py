@@ -17,6 +17,7 @@ from flowrl.spec.document import (
     NotNegativeNumber,
     Positive,
     PositiveNumber,
+    Samples,
     Scalar,
     Share,
     Strings,
@@ -146,31 +147,31 @@ class GenerateOverrides(Extensible):
     """`generate@LABEL`: keys that differ from `generate`; a key left out (None) keeps the value of `generate`."""
 
     max_response_tokens: Positive | None = None
-    """Tokens of a whole episode."""
+    """Tokens of a whole episode. Default: as in `generate`."""
     max_turn_tokens: Positive | None = None
-    """Tokens of one turn."""
+    """Tokens of one turn. Default: as in `generate`."""
     max_context_tokens: Positive | None = None
-    """Tokens of prompt and response together."""
+    """Tokens of prompt and response together. Default: as in `generate`."""
     temperature: NotNegativeNumber | None = None
-    """0 is greedy."""
+    """0 is greedy. Default: as in `generate`."""
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    """Nucleus sampling."""
+    """Nucleus sampling. Default: as in `generate`."""
     top_k: Annotated[int, Field(ge=-1)] | None = None
-    """-1 keeps every token."""
+    """-1 keeps every token. Default: as in `generate`."""
     stop: Strings | None = None
-    """Texts that end a response."""
-    samples_per_prompt: Positive | None = None
-    """Responses per prompt of this call. Default 1."""
+    """Texts that end a response. Default: as in `generate`."""
+    samples_per_prompt: Samples | None = None
+    """Responses per prompt of this call, at most 65,536. Default 1."""
     denoise_steps: Positive | None = None
-    """Steps of a denoiser."""
+    """Steps of a denoiser. Default: as in `generate`."""
     eta: NotNegativeNumber | None = None
-    """Noise of a denoiser's sampler."""
+    """Noise of a denoiser's sampler. Default: as in `generate`."""
     height: Positive | None = None
-    """Pixels."""
+    """Pixels. Default: as in `generate`."""
     width: Positive | None = None
-    """Pixels."""
+    """Pixels. Default: as in `generate`."""
     noise_per: Literal["sample", "prompt"] | None = None
-    """Whether the samples of a prompt share their first noise."""
+    """Whether the samples of a prompt share their first noise. Default: as in `generate`."""
 
 
 class GenerateDocument(Extensible):

@@ -49,6 +49,14 @@ NotNegativeNumber = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Arguments = dict[str, Any]
 
+Prompts = Annotated[int, Field(ge=1, le=1_000_000)]
+"""Of a step. DAPO trains on 512 (arXiv 2503.14476); a million leaves three orders of magnitude, also to supervised
+batches, and more is a slip of the hand whose figures would be taken for a plan."""
+Samples = Annotated[int, Field(ge=1, le=65_536)]
+"""Of a prompt. BroRL trains on 512 (arXiv 2510.01180); the rest is room for estimates of pass@k."""
+Steps = Annotated[int, Field(ge=1, le=10_000_000)]
+"""Of a run: one a second for a hundred days."""
+
 SCALAR, LIST, MAPPING = FORMS = ("<scalar>", "<list>", "<mapping>")
 """Tags of unions whose members differ in form. They stand in pydantic's locations, where no key looks like them."""
 

@@ -43,7 +43,7 @@ class RoleBase(Document):
     inputs: dict[str, str] = Field(default_factory=dict)
     """{slot: role.field}: which column a slot reads where names alone do not say. Default none."""
     engine: EngineDocument = Field(default_factory=EngineDocument)
-    """What the process takes at start."""
+    """What the process takes at start. Default: each key's own."""
     on_error: Literal["abort", "drop", "default"] = "abort"
     """A failing row ends the run, drops its group or scores 0. Default abort."""
 
@@ -78,24 +78,24 @@ class TrainerRole(RoleBase):
     """Holds weights and updates them. Ops: log_probs or values, update."""
 
     kind: Literal["trainer"] = "trainer"
-    """trainer."""
+    """trainer. Default for `actor_train` and `critic`."""
     model: str
     """Name under `models`: the initial weights."""
     optimizer: OptimizerDocument = Field(default_factory=OptimizerDocument)
-    """How it steps."""
+    """How it steps. Default: each key's own."""
     update: UpdateDocument
     """Its loss."""
     log_probs: ForwardDocument = Field(default_factory=ForwardDocument)
-    """Parameters of `log_probs`."""
+    """Parameters of `log_probs`. Default: each key's own."""
     values: ForwardDocument = Field(default_factory=ForwardDocument)
-    """Parameters of `values` (head scalar)."""
+    """Parameters of `values` (head scalar). Default: each key's own."""
 
 
 class GeneratorRole(RoleBase):
     """Samples responses. Op: generate, also as `generate@LABEL`."""
 
     kind: Literal["generator"] = "generator"
-    """generator."""
+    """generator. Default for `actor_infer`."""
     model: str
     """Name under `models`: the initial weights."""
     generate: GenerateDocument
@@ -120,7 +120,7 @@ class ScorerRole(RoleBase):
     """A frozen model that scores. Op: log_probs (head lm) or values (head scalar)."""
 
     kind: Literal["scorer"] = "scorer"
-    """scorer."""
+    """scorer. Default for `reference`."""
     model: str
     """Name under `models`."""
     top_k: Positive | None = None
@@ -168,19 +168,19 @@ class RewardRole(RoleBase):
     """Scores samples; exactly one flavour: function, model, judge, sandbox, router or combine."""
 
     kind: Literal["reward"] = "reward"
-    """reward."""
+    """reward. Default for `reward`."""
     function: str | None = None
-    """`FILE.py:NAME` or `flowrl:NAME`; parameter names are the columns it reads."""
+    """`FILE.py:NAME` or `flowrl:NAME`; parameter names are the columns it reads. Default none; one flavour is given."""
     model: str | None = None
-    """Name under `models`: the reward model, or the judge's."""
+    """Name under `models`: the reward model, or the judge's. Default none."""
     judge: JudgeDocument | None = None
-    """A model asked in words."""
+    """A model asked in words. Default none; one flavour is given."""
     sandbox: SandboxDocument | None = None
-    """Runs the response."""
+    """Runs the response. Default none; one flavour is given."""
     router: RouterDocument | None = None
-    """Chooses another reward per sample."""
+    """Chooses another reward per sample. Default none; one flavour is given."""
     combine: dict[str, float] | None = None
-    """{reward role: weight}."""
+    """{reward role: weight}. Default none; one flavour is given."""
     args: Arguments = Field(default_factory=dict)
     """Keyword arguments of the function. Default none."""
     generate: GenerateDocument | None = None
@@ -213,7 +213,7 @@ class EstimatorRole(RoleBase):
     """Turns rewards into advantages."""
 
     kind: Literal["estimator"] = "estimator"
-    """estimator."""
+    """estimator. Default for `advantage`."""
     estimator: str
     """grpo, gae, …"""
     normalize: Literal["none", "group", "batch"] | None = None

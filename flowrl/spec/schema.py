@@ -76,7 +76,7 @@ class StageDocument(Document):
     name: str
     """Of the stage; a plain flow's only stage has the flow's name."""
     use: str | None = None
-    """Preset it starts from. None once resolved."""
+    """Preset it starts from. Default none, and none once resolved."""
     include: Strings = ()
     """YAML files with keys that this one overrides, later files over earlier ones, all over the preset. Paths start
     at the including file. Default none, and none once resolved."""
@@ -85,21 +85,21 @@ class StageDocument(Document):
     cluster: Cluster = "local"
     """`local`, a shorthand such as 16xH100-80G, or a mapping. Default local."""
     models: dict[str, ModelDocument] = Field(default_factory=dict)
-    """By name."""
+    """By name. Default none."""
     data: dict[str, DataDocument] = Field(default_factory=dict)
-    """By name."""
+    """By name. Default none."""
     roles: Roles = Field(default_factory=dict)
-    """By name."""
+    """By name. Default none."""
     edges: Edges = ()
-    """In the order written."""
+    """In the order written. Default none."""
     step: StepDocument
     """The batch of one step."""
     schedule: ScheduleDocument = Field(default_factory=ScheduleDocument)
-    """How far generation may run ahead."""
+    """How far generation may run ahead. Default: not at all."""
     placement: Placement = "auto"
     """auto, colocated, disaggregated or explicit pools. Default auto."""
     run: RunDocument = Field(default_factory=RunDocument)
-    """How long and with which outputs."""
+    """How long and with which outputs. Default: 100 steps, seed 0."""
     gate: GateDocument | None = None
     """Condition on a metric at the stage's end. Default none."""
     assume: dict[str, AssumeDocument] = Field(default_factory=dict)
@@ -114,7 +114,7 @@ class FlowDocument(Document):
     name: str
     """Of the flow: letters, digits, - and _."""
     use: str | None = None
-    """Preset it starts from. None once resolved."""
+    """Preset it starts from. Default none, and none once resolved."""
     include: Strings = ()
     """YAML files with keys that this one overrides, later files over earlier ones, all over the preset. Paths start
     at the including file. Default none, and none once resolved."""
@@ -123,21 +123,21 @@ class FlowDocument(Document):
     cluster: Cluster = "local"
     """`local`, a shorthand such as 16xH100-80G, or a mapping. Default local."""
     models: dict[str, ModelDocument] = Field(default_factory=dict)
-    """By name."""
+    """By name. Default none."""
     data: dict[str, DataDocument] = Field(default_factory=dict)
-    """By name."""
+    """By name. Default none."""
     roles: Roles = Field(default_factory=dict)
-    """By name."""
+    """By name. Default none."""
     edges: Edges = ()
-    """In the order written."""
+    """In the order written. Default none."""
     step: StepDocument | None = None
-    """The batch of one step. Required in a flow without stages."""
+    """The batch of one step. No default in a flow without stages."""
     schedule: ScheduleDocument = Field(default_factory=ScheduleDocument)
-    """How far generation may run ahead."""
+    """How far generation may run ahead. Default: not at all."""
     placement: Placement = "auto"
     """auto, colocated, disaggregated or explicit pools. Default auto."""
     run: RunDocument = Field(default_factory=RunDocument)
-    """How long and with which outputs."""
+    """How long and with which outputs. Default: 100 steps, seed 0."""
     assume: dict[str, AssumeDocument] = Field(default_factory=dict)
     """{role.op: what the planner may assume}. Default none."""
     allow: Strings = ()

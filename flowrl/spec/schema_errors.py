@@ -27,10 +27,10 @@ ALL_KEYS = 8
 """As many keys are listed when none is near."""
 
 _RULES: Mapping[str, str] = {
-    "greater_than_equal": "at least {ge}",
-    "greater_than": "more than {gt}",
-    "less_than_equal": "at most {le}",
-    "less_than": "less than {lt}",
+    "greater_than_equal": "at least {ge:,.10g}",
+    "greater_than": "more than {gt:,.10g}",
+    "less_than_equal": "at most {le:,.10g}",
+    "less_than": "less than {lt:,.10g}",
     "finite_number": "a finite number",
 }
 _GLUED = re.compile(r"(?P<key>[A-Za-z_][\w@-]*):(?P<value>\S+)\Z")
@@ -145,7 +145,7 @@ def _diagnostic(details: ErrorDetails, context: Context) -> Diagnostic:
     if kind == "literal_error":
         return _not_one_of(path, context)
     if kind in _RULES:
-        return _out_of_range(path, _RULES[kind].format(**{key: f"{bound:g}" for key, bound in facts.items()}), context)
+        return _out_of_range(path, _RULES[kind].format(**facts), context)
     if kind.startswith("union_tag") and _above(path) == "roles":
         return _role_kind(path, context)
     if kind == "flowrl_exactly_one":

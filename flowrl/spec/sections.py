@@ -17,8 +17,11 @@ from flowrl.spec.document import (
     NotNegativeNumber,
     Positive,
     PositiveNumber,
+    Prompts,
+    Samples,
     Scalar,
     Share,
+    Steps,
     Strings,
 )
 
@@ -49,15 +52,15 @@ class ClusterDocument(Document):
     """Either one kind of node, or named groups of them."""
 
     gpu: str | None = None
-    """Device type of the catalogue, such as H100-80G, or cpu."""
+    """Device type of the catalogue, such as H100-80G, or cpu. Default none: `groups` says it."""
     nodes: Positive = 1
     """Default 1."""
     gpus_per_node: Positive | None = None
-    """Devices of one node."""
+    """Devices of one node. Default none: `groups` says it."""
     groups: dict[str, GroupDocument] = Field(default_factory=dict)
     """Several kinds of node, by name. Default none."""
     links: LinksDocument = Field(default_factory=LinksDocument)
-    """Link figures that differ from the catalogue."""
+    """Link figures that differ from the catalogue. Default: none differ."""
     price_per_gpu_hour: NotNegativeNumber | None = None
     """In the currency you like. Default none."""
 
@@ -124,13 +127,14 @@ class DataDocument(Document):
     """A data set; exactly one of source, seeds or mix."""
 
     source: str | None = None
-    """A jsonl file, or `FILE.py:FUNCTION` that returns rows (called with `args`)."""
+    """A jsonl file, or `FILE.py:FUNCTION` that returns rows (called with `args`). Default none; one of source, seeds,
+    mix is given."""
     args: Arguments = Field(default_factory=dict)
     """Keyword arguments of the source function. Default none."""
     seeds: Positive | None = None
-    """That many numbered prompts without text, for environments."""
+    """That many numbered prompts without text, for environments. Default none; one of source, seeds, mix is given."""
     mix: dict[str, PositiveNumber] | None = None
-    """{data set: share} of other data sets."""
+    """{data set: share} of other data sets. Default none; one of source, seeds, mix is given."""
     tag: str | None = None
     """Column that receives the name of the source in a mix. Default none."""
     prompt: str = "prompt"
@@ -188,9 +192,9 @@ class EdgeDocument(Document):
     on_timeout: Literal["retry", "drop", "abort"] | None = None
     """What happens then. Default abort."""
     max_lag: NotNegative | None = None
-    """Published versions that the receiver may be behind; overrides `schedule.max_lag`."""
+    """Published versions that the receiver may be behind; overrides `schedule.max_lag`. Default: the schedule's."""
     remove: bool = False
-    """Deletes an edge of a preset; never true in a resolved flow."""
+    """Deletes an edge of a preset; never true in a resolved flow. Default false."""
 
     @property
     def text(self) -> str:
@@ -209,10 +213,10 @@ class RefillDocument(Document):
 class StepDocument(Document):
     """The batch of one step."""
 
-    prompts: Positive
-    """Prompts trained on."""
-    samples_per_prompt: Positive = 1
-    """Responses per prompt. Default 1."""
+    prompts: Prompts
+    """Prompts trained on, at most 1,000,000."""
+    samples_per_prompt: Samples = 1
+    """Responses per prompt, at most 65,536. Default 1."""
     updates: Positive = 1
     """Minibatches in one pass; must divide prompts. Default 1."""
     epochs: Positive = 1
@@ -274,8 +278,8 @@ class PlacementDocument(Document):
 class RunDocument(Document):
     """How long and with which outputs."""
 
-    steps: Positive = 100
-    """Steps of the run, or the most a gated stage may take. Default 100."""
+    steps: Steps = 100
+    """Steps of the run, or the most a gated stage may take; at most 10,000,000. Default 100."""
     seed: NotNegative = 0
     """Of everything random. Default 0."""
     checkpoint_every_steps: Positive | None = None
@@ -324,9 +328,9 @@ class GateDocument(Document):
     metric: str
     """`role.field` or `role.field@label`."""
     at_least: float | None = None
-    """Holds from this value up. One of at_least, at_most."""
+    """Holds from this value up. Default none; one of at_least, at_most is given."""
     at_most: float | None = None
-    """Holds from this value down. One of at_least, at_most."""
+    """Holds from this value down. Default none; one of at_least, at_most is given."""
     when: Literal["end", "first"] = "end"
     """Looked at when the stage ends, or leave it as soon as it holds. Default end."""
     otherwise: Literal["stop", "continue"] = "stop"

@@ -52,6 +52,13 @@ def test_every_field_has_a_docstring(cls: type[Document]) -> None:
 
 
 @pytest.mark.parametrize("cls", DOCUMENTS, ids=lambda cls: cls.__name__)
+def test_a_key_that_may_be_left_out_says_what_holds_then(cls: type[Document]) -> None:
+    docs = _field_docs(cls)
+    optional = [name for name, field in cls.model_fields.items() if not field.is_required()]
+    assert [name for name in optional if not re.search(r"\b[Dd]efault\b", docs[name])] == []
+
+
+@pytest.mark.parametrize("cls", DOCUMENTS, ids=lambda cls: cls.__name__)
 def test_a_field_with_a_default_says_so(cls: type[Document]) -> None:
     """Simple defaults stand in the docstring, so that documentation and behaviour agree."""
     docs = _field_docs(cls)
