@@ -79,7 +79,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
     share_weights."""
     span: Span | None = None
     spans: dict[str, Span] = {}
-    """Where its backend stands, if it is written."""
+    """Where its backend stands, if it is written, and each key under engine.extra (`engine.KEY`)."""
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,7 +50,7 @@ def _arguments(work: Workload, role: Role) -> Iterator[Diagnostic]:
     """`engine.extra` is passed on as written: what of it cannot be, or cannot be together with the flow."""
     extra, span = role.engine.extra, role.spans.get("extra") or role.span
     for key in sorted(RESERVED.get(role.backend or "", frozenset()) & set(extra)):
-        yield diagnose("FR0844", span, role=role.name, key=key)
+        yield diagnose("FR0844", role.spans.get(f"engine.{key}", span), role=role.name, key=key)
     budget = extra.get("max_num_batched_tokens")
     if role.backend != "vllm" or role.kind is not Kind.GENERATOR or not isinstance(budget, int):
         return

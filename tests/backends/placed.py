@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
+from flowrl.backends.contract import Call
 from flowrl.compiler.lower.graph import lower_stage
 from flowrl.compiler.passes.pipeline import run_passes
 from flowrl.graph.graph import Graph
@@ -38,6 +42,8 @@ INLINE = """source: {architecture: qwen2, tokenizer: characters, hidden_size: 64
 FUNCTION = '"flowrl:overlong"'
 REWARD = f"reward: {{function: {FUNCTION}, args: {{max_tokens: 16, buffer_tokens: 4}}}}"
 TRAIN = "train: {source: rows.jsonl, prompt: question, max_prompt_tokens: 80}"
+ANY_LENGTH = {TRAIN: "train: {source: rows.jsonl, prompt: question}"}
+"""The compiler compares lengths that the flow gives; without them only a run meets a prompt that is too long."""
 
 
 def placed(folder: Path, changes: dict[str, str] | None = None) -> Graph:
@@ -48,3 +54,9 @@ def placed(folder: Path, changes: dict[str, str] | None = None) -> Graph:
         text = text.replace(old, new)
     (folder / "flow.yaml").write_text(text)
     return run_passes(lower_stage(loads(text, "flow.yaml", str(folder)), 0))[0]
+
+
+def at_its_place(call: Call, folder: Path, changes: dict[str, str] | None = None) -> Call:
+    """`call` of an op that the flow has: with the places of the one in the flow."""
+    written = placed(folder, changes).op(call.op.id)
+    return replace(call, op=structs.replace(call.op, span=written.span, spans=written.spans))

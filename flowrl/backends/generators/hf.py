@@ -25,7 +25,7 @@ from flowrl.backends.seeds import uniform_rows
 from flowrl.backends.text import Codec
 from flowrl.backends.weights import read_into
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
-from flowrl.diag.span import Span
+from flowrl.graph.graph import Op
 from flowrl.graph.params import GenerateParams
 
 STOP, LENGTH = 0, 1
@@ -97,7 +97,13 @@ class HfGenerator:
 
     def _round(self, call: Call, params: GenerateParams, prompts: Sequence[Ids], ids: IntArray) -> list[_Sample]:
         samples = len(ids) // len(prompts)
-        limits = np.repeat([_limit(params, len(prompt), call.op.span) for prompt in prompts], samples)
+        limits = np.repeat(
+            [
+                _limit(params, len(prompt), int(first) >> SAMPLE_ID_BITS, call.op)
+                for prompt, first in zip(prompts, ids[::samples], strict=True)
+            ],
+            samples,
+        )
         responses = decode(
             self._model,
             prompts,
@@ -179,7 +185,7 @@ def _check_positions(setup: RankSetup, config: Any) -> None:
         raise FlowError(diagnose("FR0840", role.span, role=role.name, tokens=tokens, positions=positions, over=over))
 
 
-def _limit(params: GenerateParams, prompt_tokens: int, span: Span | None) -> int:
+def _limit(params: GenerateParams, prompt_tokens: int, prompt: int, op: Op) -> int:
     """Most tokens of a response to a prompt of so many tokens."""
     limits = [params.max_response_tokens]
     if params.max_turn_tokens is not None:
@@ -187,5 +193,6 @@ def _limit(params: GenerateParams, prompt_tokens: int, span: Span | None) -> int
     if params.max_context_tokens is not None:
         limits.append(params.max_context_tokens - prompt_tokens)
     if min(limits) < 1:
-        raise FlowError(diagnose("FR0832", span, tokens=prompt_tokens, max_tokens=params.max_context_tokens))
+        facts = {"prompt": prompt, "tokens": prompt_tokens, "max_tokens": params.max_context_tokens}
+        raise FlowError(diagnose("FR0832", op.spans.get("max_context_tokens", op.span), **facts))
     return min(limits)

@@ -10,7 +10,6 @@ it. Written for vLLM 0.32; the GPU paths (sleep levels, no eager mode) have not 
 
 from __future__ import annotations
 
-import difflib
 import gc
 import os
 import socket
@@ -27,10 +26,11 @@ import torch
 from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, Ragged
 from flowrl.backends.contract import Bytes, Call, Metrics, RankSetup, Result, TensorSpec
 from flowrl.backends.generators.hf import LENGTH, STOP, sample_ids
-from flowrl.backends.generators.vllm_settings import engine_arguments, environment, is_cpu
+from flowrl.backends.generators.vllm_settings import engine_arguments, engine_place, environment, is_cpu
 from flowrl.backends.seeds import sample_seed
 from flowrl.backends.text import Codec
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
+from flowrl.diag.near import near_names
 from flowrl.graph.params import GenerateParams
 
 
@@ -144,7 +144,8 @@ class VllmGenerator:
         for prompt, prompt_id in zip(prompts, batch.prompt_ids.tolist(), strict=True):
             if self._limit(params, len(prompt)) < 1:
                 facts = {"prompt": prompt_id, "tokens": len(prompt), "context": self._context_of(params)}
-                raise FlowError(diagnose("FR0849", call.op.span, role=self._setup.role.name, **facts))
+                span = call.op.spans.get("max_context_tokens", call.op.span)
+                raise FlowError(diagnose("FR0849", span, role=self._setup.role.name, **facts))
         ids = sample_ids(batch, call.samples_per_prompt).tolist()
         return [_Sample(one, prompts[row // call.samples_per_prompt].tolist()) for row, one in enumerate(ids)]
 
@@ -247,7 +248,7 @@ def _start_engine(setup: RankSetup, arguments: dict[str, Any]) -> Any:
     if is_cpu(setup.device):
         torch.set_num_threads(setup.threads)
         _switch_off_compiler()
-    name, span = setup.role.name, setup.role.span
+    name, span = setup.role.name, setup.role.spans.get("backend", setup.role.span)
     with _quiet_start():
         try:
             import vllm
@@ -287,9 +288,16 @@ def _check_keys(setup: RankSetup, known: set[str], version: str) -> None:
     unknown = sorted(set(setup.role.engine.extra) - known)
     if not unknown:
         return
-    near = {key: difflib.get_close_matches(key, known, n=3) for key in unknown}
+    near = {key: near_names(key, known) for key in unknown}
     raise FlowError(
-        diagnose("FR0846", setup.role.span, role=setup.role.name, key=key, version=version, near=_near_text(near[key]))
+        diagnose(
+            "FR0846",
+            engine_place(setup, key),
+            role=setup.role.name,
+            key=key,
+            version=version,
+            near=_near_text(near[key]),
+        )
         for key in unknown
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from flowrl.backends.contract import RankSetup
 from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
+from flowrl.diag.span import Span
 from flowrl.machine.engines import RESERVED
 from flowrl.machine.traits import TRAITS
 
@@ -113,10 +114,15 @@ def faults(setup: RankSetup, config: Mapping[str, Any]) -> list[Diagnostic]:
     if is_cpu(setup.device) and size not in CPU_HEAD_SIZES:
         sizes = ", ".join(str(one) for one in CPU_HEAD_SIZES)
         facts = {"hidden": config.get("hidden_size"), "heads": _heads(config)[0], "size": size, "sizes": sizes}
-        found.append(diagnose("FR0853", span, role=name, **facts))
+        found.append(diagnose("FR0853", setup.role.spans.get("backend", span), role=name, **facts))
     reserved = sorted(RESERVED["vllm"] & set(setup.role.engine.extra))
-    found += [diagnose("FR0844", span, role=name, key=key) for key in reserved]
+    found += [diagnose("FR0844", engine_place(setup, key), role=name, key=key) for key in reserved]
     return found + ([] if found else _cache_faults(setup, config))
+
+
+def engine_place(setup: RankSetup, key: str) -> Span | None:
+    """Where the flow has a key of engine.extra; else the role."""
+    return setup.role.spans.get(f"engine.{key}", setup.role.span)
 
 
 def _layout_faults(setup: RankSetup, config: Mapping[str, Any]) -> list[Diagnostic]:
@@ -140,11 +146,12 @@ def _cache_faults(setup: RankSetup, config: Mapping[str, Any]) -> list[Diagnosti
         return []
     tokens = context_tokens(setup, config)
     need = cache_bytes(setup, config, tokens, 1)
+    span = engine_place(setup, "kv_cache_memory_bytes")
     if given < need:
-        return [diagnose("FR0845", setup.role.span, role=setup.role.name, given=given, need=need, tokens=tokens)]
+        return [diagnose("FR0845", span, role=setup.role.name, given=given, need=need, tokens=tokens)]
     free = _free_bytes() if is_cpu(setup.device) else None
     if free is not None and given > free:
-        return [diagnose("FR0852", setup.role.span, role=setup.role.name, given=given, free=free)]
+        return [diagnose("FR0852", span, role=setup.role.name, given=given, free=free)]
     return []
 
 

@@ -175,5 +175,12 @@ def _role(stage: Stage, name: str, role: RoleDocument) -> Role:
         frozen=isinstance(role, GeneratorRole) and role.frozen,
         forward=forward_params(role, method) if is_trainer else None,
         span=stage.key_span("roles", name),
-        spans=stage.written_keys("roles", name, keys=("backend",)),
+        spans=_role_spans(stage, name, role),
     )
+
+
+def _role_spans(stage: Stage, name: str, role: RoleDocument) -> dict[str, Span]:
+    """Of its backend, and of each key that it passes on to its engine: `engine.KEY`."""
+    passed = {key: stage.key_span("roles", name, "engine", "extra", key) for key in engine_params(role).extra}
+    written = stage.written_keys("roles", name, keys=("backend",))
+    return written | {f"engine.{key}": span for key, span in passed.items() if span is not None}

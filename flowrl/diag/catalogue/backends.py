@@ -172,8 +172,8 @@ CODES: tuple[Code, ...] = (
     Code(
         id="FR0832",
         headline="prompt leaves no room for a response",
-        label="a prompt has {tokens} tokens, and `max_context_tokens` is {max_tokens}",
-        help="raise `max_context_tokens`, or lower `max_prompt_tokens` of the data",
+        label="prompt {prompt} has {tokens} tokens, and `max_context_tokens` is {max_tokens}",
+        help="raise `max_context_tokens`, or set `max_prompt_tokens` and `on_long: truncate` on the data set",
         exit_code=5,
     ),
 )

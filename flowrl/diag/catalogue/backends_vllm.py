@@ -70,7 +70,7 @@ CODES: tuple[Code, ...] = (
         id="FR0849",
         headline="prompt leaves no room for a response",
         label="prompt {prompt} has {tokens:,} tokens, `{role}` takes {context:,} for prompt and response",
-        help="set `max_prompt_tokens` and `on_long: drop` or `truncate` on the data set, or raise `max_context_tokens`",
+        help="raise `max_context_tokens`, or set `max_prompt_tokens` and `on_long: truncate` on the data set",
     ),
     Code(
         id="FR0850",

@@ -14,8 +14,10 @@ from flowrl.backends.text import Codec
 from flowrl.backends.weights import layout
 from flowrl.diag.diagnostic import FlowError
 from flowrl.graph.graph import Kind
+from tests.backends.placed import ANY_LENGTH, at_its_place
 from tests.backends.ranks import forward, generate, prompts, rank_of
 from tests.backends.tiny import make_tiny
+from tests.conftest import Told
 
 BACKENDS = ("hf",)
 TEXTS = ["1+1=", "what is it", "zz", "a", "12+34=", "go on"]
@@ -128,7 +130,7 @@ def test_limits_and_stop_strings(generator: Any) -> None:
         assert reason == 0 or stop not in before
 
 
-def test_prompt_limits(generator: Any) -> None:
+def test_prompt_limits(generator: Any, tmp_path: Path, told: Told) -> None:
     call = generate(1)
     cut = type(call)(**{f: getattr(call, f) for f in call.__slots__} | {"max_prompt_tokens": 2, "on_long": "truncate"})
     result = generator.call(cut, prompts(["abcd"])).batch
@@ -136,9 +138,11 @@ def test_prompt_limits(generator: Any) -> None:
         result.ragged("tokens").values[:2].tolist()
         == Codec(generator._setup.model_folder).encode_texts(["cd"])[0].tolist()
     )
+    written = {"generate: {max_response_tokens: 16}": "generate: {max_response_tokens: 4, max_context_tokens: 6}"}
+    narrow = at_its_place(generate(3, max_context_tokens=6), tmp_path, written | ANY_LENGTH)
     with pytest.raises(FlowError) as caught:
-        made(generator, prompts(["abcdef"]), max_context_tokens=6)
-    assert caught.value.diagnostics[0].code == "FR0832"
+        generator.call(narrow, prompts(["abc", "abcdef"], [7, 9]))
+    told(caught.value, "FR0832")
 
 
 def test_no_prompts(generator: Any) -> None:

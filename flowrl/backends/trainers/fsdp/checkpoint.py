@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from flowrl.backends.trainers.fsdp.model_rank import ModelRank
 from flowrl.backends.trainers.fsdp.weights import Part, part_of, parts
-from flowrl.diag.diagnostic import FlowError, diagnose
+from flowrl.diag.diagnostic import FlowError, Help, diagnose
 
 MODEL, OPTIMIZER = "model", "optimizer"
 
@@ -70,24 +70,35 @@ class Stored:
     def shape(self, key: str) -> tuple[int, ...]:
         entry = self._indices[0][1]["tensors"].get(key)
         if entry is None:
-            raise self._unfit(f"it has no {key}")
+            raise self._unfit(f"it has no {_named(key)}")
         return tuple(entry["shape"])
 
     def rows(self, key: str, shape: tuple[int, ...], start: int, stop: int) -> Tensor:
         """Rows [start, stop) of a full tensor of `shape`, read from the files that hold some of them."""
         if self.shape(key) != shape:
-            raise self._unfit(f"{key} has shape {list(self.shape(key))} there and {list(shape)} here")
+            there = list(self.shape(key))
+            raise self._unfit(f"{_named(key)} has shape {there} there, the model has {list(shape)}")
         found = [rows for path, index in self._indices if (rows := _overlap(path, index, key, start, stop)) is not None]
         return torch.cat(found) if found else torch.zeros((0, *shape[1:]))
 
     def _index(self, number: int) -> Any:
         path = self._folder / f"rank-{number}.json"
         if not path.is_file():
-            raise self._unfit(f"{path.name} is missing")
+            again = Help(text="copy the folder again, whole, or go on from an earlier checkpoint")
+            raise self._unfit(f"{path.name} is missing", [again])
         return json.loads(path.read_text(encoding="utf-8"))
 
-    def _unfit(self, reason: str) -> FlowError:
-        return FlowError(diagnose("FR0831", folder=self._folder, reason=reason))
+    def _unfit(self, reason: str, helps: Sequence[Help] = ()) -> FlowError:
+        return FlowError(diagnose("FR0831", helps=helps, folder=self._folder, reason=reason))
+
+
+def _named(key: str) -> str:
+    """The parameter, or what the optimizer keeps of it."""
+    part, _, name = key.partition("/")
+    if part == MODEL:
+        return f"`{name}`"
+    moment, _, name = name.partition("/")
+    return f"the optimizer's {moment} of `{name}`"
 
 
 def _overlap(path: Path, index: Any, key: str, start: int, stop: int) -> Tensor | None:
