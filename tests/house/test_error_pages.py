@@ -6,10 +6,11 @@ import pytest
 
 from flowrl.diag.catalogue import CODES
 from flowrl.diag.pages import page
+from tests.errors.cases import HERE as CASES
+from tests.errors.cases import MADE_OF
 from tests.house.tree import ROOT
 
 PAGES = ROOT / "docs" / "errors"
-CASES = ROOT / "tests" / "errors"
 PAGE_LINES = 30
 
 
@@ -30,9 +31,12 @@ TESTS = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("test_*.py
 
 @pytest.mark.parametrize("code", sorted(CODES))
 def test_code_has_a_case(code: str) -> None:
-    """A golden frame in tests/errors; for what only a run can meet, a test that provokes it by name."""
-    has_case = any(CASES.glob(f"{code}*/")) or code in TESTS
-    assert has_case, f"no tests/errors/{code}, and no test names {code}"
+    """A whole frame in tests/errors, made of the case's own files or, where there are none, by a test that names the
+    code (tests/errors/told.py)."""
+    frames = list(CASES.glob(f"{code}*/expected.txt"))
+    assert any(frame.read_text(encoding="utf-8").find(f"[{code}]: {CODES[code].headline}\n") > 0 for frame in frames)
+    made = all(any((frame.parent / name).exists() for name in MADE_OF) for frame in frames)
+    assert made or code in TESTS, f"tests/errors/{code} is a frame that no test makes"
 
 
 @pytest.mark.parametrize("code", sorted(CODES))
