@@ -28,8 +28,8 @@ from flowrl.spec.tree import Entry, MappingNode, Node, Plain, ScalarNode, Sequen
 
 LARGEST_BYTES = 1 << 20
 LARGEST_DEPTH = 64
-LONGEST_REREAD = 50_000
-"""Characters of a text that libyaml refuses up to which Python's reader is asked for its words: it is slow."""
+MOST_REREAD = 5_000
+"""Events of a text that libyaml refuses up to which Python's reader is asked for its words: it is slow."""
 LARGEST_NODES = 50_000
 """Values after aliases are followed."""
 
@@ -257,16 +257,14 @@ def read_yaml(text: str, file: str, kind: OriginKind = OriginKind.FILE) -> Node 
         raise FlowError(_control_character(text, bad.start(), file))
     # libyaml is ten times faster; a text that it refuses is read again in Python, which has the better words.
     fast: Any = getattr(yaml, "CSafeLoader", None)
+    refused: yaml.YAMLError | None = None
     if fast is not None:
         try:
             return _read(text, file, kind, fast)
         except yaml.YAMLError as error:
-            if len(text) > LONGEST_REREAD:
-                from flowrl.spec.yaml_errors import syntax_error
-
-                raise FlowError(syntax_error(error, text, file)) from None
+            refused = error
     try:
-        return _read(text, file, kind, yaml.SafeLoader)
+        return _read(text, file, kind, yaml.SafeLoader, refused)
     except yaml.YAMLError as error:
         from flowrl.spec.yaml_errors import syntax_error
 
@@ -279,9 +277,12 @@ def _control_character(text: str, at: int, file: str) -> Diagnostic:
     return diagnose("FR0017", Span(file, line, column, line, column + 1), character=f"U+{ord(text[at]):04X}")
 
 
-def _read(text: str, file: str, kind: OriginKind, loader: Any) -> Node | None:
+def _read(text: str, file: str, kind: OriginKind, loader: Any, refused: yaml.YAMLError | None = None) -> Node | None:
+    """`refused`: what another loader said, raised where the fault lies too far behind for a slow one."""
     reader = _Reader(text, file, kind)
-    for event in yaml.parse(text, Loader=loader):
+    for count, event in enumerate(yaml.parse(text, Loader=loader)):
+        if refused is not None and count > MOST_REREAD:
+            raise refused
         reader.read(event)
     if reader.diagnostics:
         raise FlowError(dict.fromkeys(reader.diagnostics))
