@@ -88,7 +88,7 @@ def expand(file: FilePath, sets: Sequence[str] = (), origins: bool = False) -> s
     where it came from: `preset NAME:LINE`, `FILE:LINE`, `--set` or `default`.
     """
     spec = load(file, sets)
-    return expanded(spec, idle(spec)) if origins else to_yaml(spec)
+    return expanded(spec, idle(spec)) if origins else to_yaml(spec, idle(spec))
 
 
 def schema() -> dict[str, Any]:
@@ -131,7 +131,7 @@ def run_plan(
     from flowrl.runtime.run import run as run_it
 
     preflight(plan)
-    flow = to_yaml(spec) if spec is not None else None
+    flow = to_yaml(spec, idle(spec)) if spec is not None else None
     options = RunOptions(runs=Path(runs), launcher=launcher or "auto", flow_text=flow, folder=folder)
     return run_it(plan, options)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from os.path import isfile
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,7 +49,7 @@ def _sets(name: str, params: DataParams) -> Iterator[tuple[str, DataParams]]:
 
 def _fault(stage: Stage, name: str, params: DataParams) -> Diagnostic | None:
     path = Path(stage.folder) / params.source
-    if not params.source or is_function(params.source) or not path.is_file():
+    if not params.source or is_function(params.source) or not isfile(path):
         return None
     rows = 0
     for number, line in _lines(path):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from flowrl import api
 from flowrl.api.compile import Checked, check_as_planned, compile_spec
+from flowrl.compiler.lower.effects import idle
 from flowrl.diag.diagnostic import FlowError
 from flowrl.plan.plan import Plan
 from flowrl.spec import FlowBuilder, FlowSpec, load, to_yaml
@@ -61,7 +62,8 @@ class _Verbs(ABC):
 
     def to_yaml(self) -> str:
         """The flow as YAML; `load` reads it back as the same flow."""
-        return to_yaml(self.spec())
+        spec = self.spec()
+        return to_yaml(spec, idle(spec))
 
 
 class Flow(FlowBuilder, _Verbs):

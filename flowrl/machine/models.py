@@ -11,6 +11,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from importlib.resources import files
+from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any, cast
 
@@ -67,7 +68,7 @@ def shape_of(
 
 def _from_source(source: str, folder: Path, span: Span | None) -> ModelShape:
     place = folder / Path(source).expanduser()
-    if place.is_dir():
+    if isdir(place):
         return _from_folder(place, source, span)
     if source in CARDS:
         return CARDS[source]
@@ -108,7 +109,7 @@ def _from_stage(source: str, stages: Mapping[str, ModelShape], span: Span | None
 
 def _from_folder(place: Path, source: str, span: Span | None) -> ModelShape:
     path = place / "config.json"
-    if not path.is_file():
+    if not isfile(path):
         raise FlowError(diagnose("FR0401", span, source=source, place=path))
     try:
         config: object = json.loads(path.read_text(encoding="utf-8"))

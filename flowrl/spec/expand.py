@@ -28,8 +28,8 @@ _ROLE_DEPTH = 2
 
 
 def expanded(spec: FlowSpec, idle: Collection[Path] = ()) -> str:
-    """The whole resolved flow. Defaults at the paths in `idle` are left out: there they change nothing, and would be
-    refused if they were written."""
+    """The whole resolved flow. What the user did not write at the paths in `idle` (defaults, keys of a preset) is left
+    out: there it changes nothing, and would be refused if it were written."""
     whole = spec.document.model_dump(by_alias=True, mode="json")
     printer = _Printer(spec, frozenset(idle))
     lines = (
@@ -121,11 +121,13 @@ class _Printer:
 
     def _shown(self, path: Path, value: Any) -> bool:
         """Whether somebody wrote it, or it is a default that says something. What a stage inherits stands above."""
+        if path in self.idle and not self.spec.is_given(*path):
+            return False
         if path in self.spec.origins:
             return True
         if path[:1] == ("stages",) and len(path) > _ROLE_DEPTH and path[_ROLE_DEPTH] in (*INHERITED, "vars"):
             return False
-        return value not in (None, {}, []) and path not in self.idle and not self._is_idle(value, path)
+        return value not in (None, {}, []) and not self._is_idle(value, path)
 
     def _is_idle(self, value: Any, path: Path) -> bool:
         """Whether nothing of a default mapping would be shown."""

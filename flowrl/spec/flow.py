@@ -49,6 +49,11 @@ class FlowSpec:
     asked: Mapping[str, Span] = field(default_factory=dict[str, Span])
     """Where a preset is asked for (`use:`), by the file of its spans."""
 
+    def is_given(self, *path: str | int) -> bool:
+        """Whether the user wrote the value at `path`: it is no default and comes from no preset."""
+        origin = self.origins.get(path)
+        return origin is not None and origin.kind not in (OriginKind.DEFAULT, OriginKind.PRESET)
+
     def span(self, *path: str | int) -> Span | None:
         """Span of the value at `path`, else of its nearest ancestor that has one."""
         for end in range(len(path), -1, -1):

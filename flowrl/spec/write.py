@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import yaml
 
-from flowrl.spec.flow import FlowSpec
+from flowrl.spec.flow import FlowSpec, Path
 from flowrl.spec.roles import DEFAULT_KINDS, LABEL_PREFIX, LABELLED
 from flowrl.spec.tree import MARKS
 
@@ -79,9 +79,13 @@ def _make_dumper() -> Any:
 _DUMPER = _make_dumper()
 
 
-def to_yaml(spec: FlowSpec) -> str:
-    """YAML text whose document equals `spec.document`."""
+def to_yaml(spec: FlowSpec, idle: Collection[Path] = ()) -> str:
+    """YAML text whose document equals `spec.document`, but for what a preset wrote at the paths in `idle`: there it
+    changes nothing, and would be refused as the user's own."""
     document = spec.document.model_dump(exclude_unset=True, by_alias=True, mode="json")
+    for path in idle:
+        if not spec.is_given(*path):
+            _leave_out(document, path)
     dump: Any = getattr(yaml, "dump")  # noqa: B009  (its stubs are partly unknown)
     return dump(
         _styled(_written(document), 0),
@@ -91,6 +95,16 @@ def to_yaml(spec: FlowSpec) -> str:
         width=10 * WIDTH,
         default_flow_style=False,
     )
+
+
+def _leave_out(document: Any, path: Path) -> None:
+    """Take away the key at `path`, where there is one."""
+    for key in path[:-1]:
+        if not isinstance(document, dict | list) or (isinstance(document, dict) and key not in document):
+            return
+        document = cast("Any", document)[key]
+    if isinstance(document, dict):
+        cast("dict[Any, Any]", document).pop(path[-1], None)
 
 
 def _written(document: dict[str, Any]) -> dict[str, Any]:

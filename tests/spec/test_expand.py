@@ -110,3 +110,18 @@ def test_the_api_expands(tmp_path: Path) -> None:
     assert "# default" in api.expand(file, origins=True)
     assert "#" not in api.expand(file)
     assert "prompts: 2  " in api.expand(file, sets=["step.prompts=2"], origins=True)
+
+
+def test_a_key_of_a_preset_that_an_override_leaves_idle_is_not_written(tmp_path: Path) -> None:
+    """`clip_ratio` of the preset is for its loss; under another loss it would be refused as the user's own (FR0240)."""
+    (tmp_path / "arithmetic.py").write_text("def reward(response, entry):\n    return response\n", encoding="utf-8")
+    file = tmp_path / "flow.yaml"
+    file.write_text(minimal("dr_grpo"), encoding="utf-8")
+    sets = ["roles.actor_train.update.loss=reinforce", "cluster=8xH100-80G"]
+    assert not [d for d in api.check(file, sets=sets).diagnostics if d.severity == "error"]
+    for origins in (False, True):
+        text = api.expand(file, sets=sets, origins=origins)
+        assert "clip_ratio" not in text
+        written = tmp_path / "expanded.yaml"
+        written.write_text(text, encoding="utf-8")
+        assert not [d for d in api.check(written).diagnostics if d.severity == "error"]

@@ -17,7 +17,7 @@ from flowrl.diag.diagnostic import Diagnostic, diagnose
 from flowrl.graph.graph import Kind
 from flowrl.graph.signatures import LOSSES, methods
 from flowrl.spec import schema
-from flowrl.spec.flow import FlowSpec, OriginKind
+from flowrl.spec.flow import FlowSpec
 from flowrl.spec.schema import RoleDocument
 
 Path = tuple[str | int, ...]
@@ -81,8 +81,7 @@ def _check_assumptions(stage: Stage, calls: Iterable[str]) -> None:
 
 def _written(stage: Stage, path: Path) -> bool:
     """Whether the user wrote a value at `path`, and not the one that stands for none."""
-    origin = stage.spec.origins.get(stage.spec.stage_path(stage.index, *path))
-    if origin is None or origin.kind in (OriginKind.DEFAULT, OriginKind.PRESET):
+    if not stage.spec.is_given(*stage.spec.stage_path(stage.index, *path)):
         return False
     return _value(stage.document, path) not in (None, False)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
+from os.path import isfile
 from pathlib import Path
 
 from flowrl.compiler.lower.stage import Stage
@@ -19,7 +20,7 @@ from flowrl.spec.schema import EnvRole
 
 def check_template(stage: Stage, file: str, *path: str) -> None:
     """FR0261 for a template without a file; `path` is where the flow names it. What stands in it is left to the run."""
-    if not (Path(stage.folder) / file).is_file():
+    if not isfile(Path(stage.folder) / file):
         span = stage.span(*path)
         stage.refuse("FR0261", span, _near_files(stage, span, file), file=file, folder=stage.folder)
 
@@ -36,7 +37,7 @@ def check_env(stage: Stage, name: str, role: EnvRole) -> None:
         stage.refuse("FR0262", span, [fix], file=role.env, folder=stage.folder)
     elif not place.endswith(".py"):
         return
-    elif not (Path(stage.folder) / place).is_file():
+    elif not isfile(Path(stage.folder) / place):
         stage.refuse("FR0262", span, _near_files(stage, span, place), file=place, folder=stage.folder)
     else:
         _check_class(stage, name, role, place, wanted)

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def _no_file_named(function: str, name: str, folder: str, span: Span | None) -> 
     if not function.endswith(".py"):
         module, _, last = function.rpartition(".")
         file = f"{module.replace('.', '/')}.py"
-        there = ":" not in function and bool(module) and (Path(folder) / file).is_file()
+        there = ":" not in function and bool(module) and isfile(Path(folder) / file)
         fix = Help(text=f"write `{file}:{last}`" if there else f"write `FILE.py:{name or 'NAME'}`")
         return diagnose("FR0210", span, helps=[fix], file=function, folder=folder)
     tree = parsed(function, folder, span)
