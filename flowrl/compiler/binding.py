@@ -11,6 +11,7 @@ from flowrl.diag.diagnostic import Diagnostic, Help, Label, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Kind, Op
+from flowrl.graph.once import once
 from flowrl.graph.params import DataParams
 from flowrl.graph.records import Records
 from flowrl.graph.signatures import FIELDS, OpSignature, makers
@@ -35,8 +36,12 @@ def bind(graph: Graph, records: Records, op: Op, input: Input) -> Input | Diagno
 
 def space(graph: Graph, records: Records, id: str) -> frozenset[str]:
     """The calls of generate whose samples the rows of op `id` belong to; empty for prompt rows."""
-    calls = {op.id for op in graph.ops if op.method == "generate"}
-    return frozenset(calls & (records.ancestors[id] | {id}))
+    return _calls(graph) & (records.ancestors[id] | {id})
+
+
+@once
+def _calls(graph: Graph) -> frozenset[str]:
+    return frozenset(op.id for op in graph.ops if op.method == "generate")
 
 
 def column(op: Op, name: str) -> Field | None:
@@ -71,8 +76,12 @@ def _chosen(graph: Graph, records: Records, op: Op, input: Input) -> Op | Diagno
 
 def _data_of(graph: Graph, records: Records, id: str) -> frozenset[str]:
     """The data sets whose prompts the rows of op `id` belong to."""
-    sets = {op.id for op in graph.ops if isinstance(op.params, DataParams)}
-    return frozenset(sets & (records.ancestors[id] | {id}))
+    return _sets(graph) & (records.ancestors[id] | {id})
+
+
+@once
+def _sets(graph: Graph) -> frozenset[str]:
+    return frozenset(op.id for op in graph.ops if isinstance(op.params, DataParams))
 
 
 def _other_prompts(op: Op, input: Input, here: Iterable[str], there: Iterable[str]) -> Diagnostic:

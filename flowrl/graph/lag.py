@@ -70,8 +70,12 @@ def path_lags(graph: Graph) -> tuple[PathLag, ...]:
 def rollout_of(graph: Graph, op: Op) -> Op | None:
     """The call of generate whose tokens `op` reads, or None."""
     source = next((i.source for i in op.inputs if i.slot in ("tokens", "latents")), None)
-    found = next((o for o in graph.ops if o.id == source), None)
-    return found if found is not None and found.method == "generate" else None
+    return None if source is None else _generators(graph).get(source)
+
+
+@once
+def _generators(graph: Graph) -> Mapping[str, Op]:
+    return {op.id: op for op in graph.ops if op.method == "generate"}
 
 
 def weights_edge(graph: Graph, source: str, target: str) -> Edge | None:
