@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import pytest
 
+from benchmarks.fuzzing import judge as judging
 from benchmarks.fuzzing.draft import Mutant
 from benchmarks.fuzzing.judge import judge
 from benchmarks.fuzzing.mutants import mutant
@@ -63,8 +64,15 @@ def test_the_judge_finds_what_is_against_the_bars(
     check: object, signature: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api, "check", check)
+    monkeypatch.setattr(judging, "MEGABYTES", 1 << 20)  # this process holds what other tests have imported
     verdict = judge(Mutant("seed", ".", (), b"flowrl: 1\n"), tmp_path, plans=False)
     assert [failure.signature for failure in verdict.failures] == [signature]
+
+
+def test_the_judge_finds_too_much_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(judging, "MEGABYTES", 1)
+    verdict = judge(Mutant("seed", ".", (), b"flowrl: 1\n"), tmp_path, plans=False)
+    assert [failure.signature for failure in verdict.failures] == ["memory: check"]
 
 
 def test_shrinking_keeps_the_lines_that_fail() -> None:

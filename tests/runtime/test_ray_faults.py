@@ -141,10 +141,10 @@ def test_ranks_that_do_not_come_up_are_told(tmp_path: Path, monkeypatch: pytest.
 
     def make(setup: RankSetup) -> object:
         if setup.role.kind is Kind.GENERATOR:
-            time.sleep(30)
+            time.sleep(60)
         return make_fake(setup)
 
-    monkeypatch.setattr(launcher, "START_SECONDS", 3.0)
+    monkeypatch.setattr(launcher, "START_SECONDS", 10.0)  # longer than a busy machine takes to start the processes
     told = raised_by(plan_of(), tmp_path, make).diagnostics[0]
     assert told.code == "FR0957"
     assert "from `actor_infer`, rank 0" in str(told.notes)

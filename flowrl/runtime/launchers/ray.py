@@ -169,7 +169,10 @@ class RayLauncher:
         import ray
 
         asked = {role: [actor.address.remote() for actor in ranks.actors] for role, ranks in self._ranks.items()}
-        places = {role: [self._get(reference, role) for reference in refs] for role, refs in asked.items()}
+        places = {
+            role: [self._get(reference, role, rank) for rank, reference in enumerate(refs)]
+            for role, refs in asked.items()
+        }
         here = ray.get_runtime_context().get_node_id()
         for role, found in places.items():
             self._ranks[role] = replace(self._ranks[role], nodes=tuple(place.node for place in found))
