@@ -27,9 +27,12 @@ def with_periods(ops: Sequence[Op], declared: Sequence[Edge]) -> tuple[Op, ...]:
     members: dict[str, list[str]] = {name: [] for name in order}
     for id, name in party.items():
         members[name].append(id)
+    incoming: dict[str, list[Edge]] = {name: [] for name in order}
+    for edge in between:
+        incoming[party[edge.target]].append(edge)
     for name in order:
-        incoming = [edge for edge in between if party[edge.target] == name]
-        known |= {id: _below(known, id, incoming) for id in members[name]}
+        for id in members[name]:
+            known[id] = _below(known, id, incoming[name])
     for id, op in known.items():
         if isinstance(op.params, DataParams):
             known[id] = _read(known, id, [edge for edge in edges if edge.source == id])
