@@ -17,6 +17,8 @@ MOST_EDGES = 10_000
 """Pairs of ends, after commas are fanned out."""
 MOST_TEMPLATES = 500
 """Scalars that Jinja2 has to compile, about a millisecond each."""
+LONGEST_TEMPLATE = 20_000
+"""Characters of one scalar that Jinja2 compiles; a longer one is no name or number any more."""
 MOST_ENTRIES: Mapping[str, int] = {
     "roles": 1000,
     "edges": 5000,

@@ -20,6 +20,7 @@ from jinja2.sandbox import SandboxedEnvironment
 from flowrl.diag.diagnostic import Diagnostic, Help, Respelt, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
+from flowrl.spec.limits import LONGEST_TEMPLATE
 from flowrl.spec.template_words import malformed, unevaluable
 from flowrl.spec.tree import Entry, MappingNode, Node, Plain, ScalarNode, SequenceNode, may_be_template, subspan
 from flowrl.spec.yaml_tree import LONE_SURROGATE, typed
@@ -93,7 +94,7 @@ def undeclared(node: Node) -> set[str]:
         return {name for entry in node.entries.values() for name in undeclared(entry.node)}
     if isinstance(node, SequenceNode):
         return {name for item in node.items for name in undeclared(item)}
-    if not has_template(node):
+    if not has_template(node) or len(str(node.value)) > LONGEST_TEMPLATE:
         return set()
     try:
         return meta.find_undeclared_variables(_environment().parse(str(node.value)))
@@ -120,6 +121,10 @@ def _render_scalar(node: ScalarNode, scope: Mapping[str, Any], report: Report) -
 
 def _parse(node: ScalarNode, text: str, report: Report) -> tuple[nodes.Template | None, set[str]]:
     """The template and the names that it uses."""
+    if len(text) > LONGEST_TEMPLATE:
+        words = f"a template has {LONGEST_TEMPLATE:,} characters at most, this one has {len(text):,}"
+        report(diagnose("FR0116", node.span, problem=words))
+        return None, set()
     try:
         parsed = _environment().parse(text)
         names = meta.find_undeclared_variables(parsed)

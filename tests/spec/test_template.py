@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from flowrl.spec import loads
+from flowrl.spec.limits import LONGEST_TEMPLATE
 from tests.spec.flows import GRPO, changed, codes, diagnostics_of
 
 
@@ -137,3 +138,10 @@ def test_importing_the_front_door_does_not_import_jinja() -> None:
     script = "import sys, flowrl.spec; print('jinja2' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_template_is_no_longer_than_a_page_of_text() -> None:
+    """Jinja2 would take seconds to compile it; the fault is told once, at the value."""
+    within, over = ("{{ 1 }}" * (length // 7) for length in (LONGEST_TEMPLATE, LONGEST_TEMPLATE + 7))
+    assert codes(changed(GRPO, ("models:\n", f'vars: {{x: "{within}"}}\nmodels:\n'))) == []
+    assert codes(changed(GRPO, ("models:\n", f'vars: {{x: "{over}"}}\nmodels:\n'))) == ["FR0116"]
