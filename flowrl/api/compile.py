@@ -26,12 +26,12 @@ from flowrl.graph.params import GenerateParams
 from flowrl.graph.text import graph_digest
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
-from flowrl.placement.duration import durations
+from flowrl.placement.cost.price import price_lines
+from flowrl.placement.cost.workload import Workload
 from flowrl.placement.place import place
-from flowrl.placement.price import price_lines
 from flowrl.placement.request import Placement, PlacementRequest
 from flowrl.placement.shapes import handed_on, shapes_of
-from flowrl.placement.workload import Workload
+from flowrl.placement.time.instructions import durations
 from flowrl.plan.digests import catalogue_digest, digest
 from flowrl.plan.plan import Digests, Plan, Source, StagePlan, StageRun
 from flowrl.program.program import Program

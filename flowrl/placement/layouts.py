@@ -16,13 +16,13 @@ from msgspec.structs import replace
 from flowrl.graph.graph import Graph, Kind, Role
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.traits import TRAITS, layout_fault, legal_tp
+from flowrl.placement.cost.placed import HOST, needs_devices, placed_roles
+from flowrl.placement.cost.workload import Workload
 from flowrl.placement.devices import broken_group
-from flowrl.placement.engine_memory import cache_tokens
-from flowrl.placement.memory import limit_bytes, memory, pool_memory
-from flowrl.placement.op_time import OpTime
+from flowrl.placement.memory.engine import cache_tokens
+from flowrl.placement.memory.pool import limit_bytes, memory, pool_memory
 from flowrl.placement.options import Draft, Option
-from flowrl.placement.placed import HOST, needs_devices, placed_roles
-from flowrl.placement.workload import Workload
+from flowrl.placement.time.ops import OpTime
 from flowrl.plan.plan import Layout, Memory, Pool, Rejected, RolePlacement
 
 _LEAVING_ORDER = (Kind.GENERATOR, Kind.TRAINER, Kind.SCORER, Kind.REWARD, Kind.FUNCTION)

@@ -12,9 +12,9 @@ from itertools import islice, product
 from flowrl.graph.graph import EdgeKind, Graph, Kind
 from flowrl.machine.cluster import Cluster, NodeGroup
 from flowrl.machine.local import LOCAL
-from flowrl.placement.checks import size
+from flowrl.placement.checks.request import size
+from flowrl.placement.cost.placed import needs_devices, sides
 from flowrl.placement.devices import allocate
-from flowrl.placement.placed import needs_devices, sides
 from flowrl.placement.request import LayoutRequest, Mode, PlacementRequest
 
 MOST_SPLITS = 15

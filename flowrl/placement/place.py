@@ -14,15 +14,15 @@ from flowrl.diag.diagnostic import FlowError
 from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
+from flowrl.placement.checks.engine import warn_positions
+from flowrl.placement.checks.rows import warn_rows
+from flowrl.placement.checks.sync import unreachable
+from flowrl.placement.cost.workload import Workload
 from flowrl.placement.decisions import decide
-from flowrl.placement.engine_checks import warn_positions
 from flowrl.placement.infeasible import explain
-from flowrl.placement.memory import memory
+from flowrl.placement.memory.pool import memory
 from flowrl.placement.request import Placement, PlacementRequest
-from flowrl.placement.row_checks import warn_rows
 from flowrl.placement.search import search
-from flowrl.placement.sync_checks import unreachable
-from flowrl.placement.workload import Workload
 
 
 def place(graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]) -> Placement:

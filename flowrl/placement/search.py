@@ -9,15 +9,15 @@ from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
 from flowrl.graph.graph import EdgeKind, Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
-from flowrl.placement.checks import check_request
+from flowrl.placement.checks.request import check_request
+from flowrl.placement.checks.rows import more_ranks_than_rows, starved
+from flowrl.placement.cost.placed import sides
+from flowrl.placement.cost.workload import Workload
 from flowrl.placement.layouts import Laid, Layouts
 from flowrl.placement.options import Option, options
-from flowrl.placement.placed import sides
 from flowrl.placement.recompute import choices
 from flowrl.placement.request import PlacementRequest
-from flowrl.placement.row_checks import more_ranks_than_rows, starved
-from flowrl.placement.step_time import step_seconds
-from flowrl.placement.workload import Workload
+from flowrl.placement.time.step import step_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ import pytest
 from flowrl.compiler.lower.cluster import lower_cluster
 from flowrl.diag.diagnostic import FlowError
 from flowrl.machine.cluster import Cluster
+from flowrl.placement.cost.placed import sides
+from flowrl.placement.cost.price import PER_HOUR, PER_STEP, price_lines
 from flowrl.placement.options import options
-from flowrl.placement.placed import sides
-from flowrl.placement.price import PER_HOUR, PER_STEP, price_lines
 from flowrl.placement.request import Mode, PlacementRequest
 from flowrl.plan.plan import Layout, Pool, RolePlacement
 from flowrl.spec.schema import ClusterDocument

@@ -13,9 +13,9 @@ from flowrl.graph.graph import Op
 from flowrl.machine.adapter import adapter_parameters
 from flowrl.machine.models import CARDS
 from flowrl.machine.shape import ModelShape
-from flowrl.placement.duration import duration_lines
-from flowrl.placement.memory import memory
-from flowrl.placement.workload import Workload
+from flowrl.placement.cost.workload import Workload
+from flowrl.placement.memory.pool import memory
+from flowrl.placement.time.instructions import duration_lines
 from flowrl.plan.plan import LedgerLine, Memory, StageRun
 from tests.placement.flows import GRPO, PPO
 from tests.placement.told import Told, told_text

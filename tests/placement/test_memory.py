@@ -18,10 +18,10 @@ from flowrl.machine.devices import DEVICE_CARDS, node_group
 from flowrl.machine.models import CARDS
 from flowrl.machine.shape import ModelShape
 from flowrl.machine.traits import TRAITS
-from flowrl.placement.ledger import Given, bytes_of, evaluate
-from flowrl.placement.memory import memory
-from flowrl.placement.placed import Placed
-from flowrl.placement.training_memory import fsdp_moments, resident_lines, update_inputs
+from flowrl.placement.cost.ledger import Given, bytes_of, evaluate
+from flowrl.placement.cost.placed import Placed
+from flowrl.placement.memory.pool import memory
+from flowrl.placement.memory.training import fsdp_moments, resident_lines, update_inputs
 from flowrl.plan.plan import Layout, Memory, Pool, RolePlacement
 from tests.placement.flows import GRPO, PPO, with_placement
 from tests.placement.told import Told, told_text

@@ -16,7 +16,7 @@ from flowrl.machine.devices import DEVICE_CARDS, node_group
 from flowrl.placement.devices import allocate, device_names
 from flowrl.placement.place import place
 from flowrl.placement.search import search
-from flowrl.placement.step_time import step_seconds
+from flowrl.placement.time.step import step_seconds
 from flowrl.plan.plan import Pool
 from tests.placement.flows import GRPO, PPO, with_placement
 from tests.placement.told import Told, told_text

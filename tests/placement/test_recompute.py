@@ -8,7 +8,7 @@ import pytest
 
 from flowrl.graph.graph import Kind, Role
 from flowrl.placement.recompute import choices
-from flowrl.placement.step_time import step_seconds
+from flowrl.placement.time.step import step_seconds
 from flowrl.plan.plan import Decision
 from tests.placement.flows import GRPO, PPO, with_placement
 from tests.placement.told import Told, told_text

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from flowrl.compiler.lower.cluster import lower_cluster
 from flowrl.compiler.lower.graph import lower_stage
 from flowrl.compiler.passes.pipeline import run_passes
+from flowrl.placement.checks.rows import even_ranks, idle_share, least_prompts, most_updates, ranks_text
+from flowrl.placement.cost.workload import Workload
 from flowrl.placement.devices import broken_group
 from flowrl.placement.layouts import Layouts
 from flowrl.placement.options import options
 from flowrl.placement.request import PlacementRequest
-from flowrl.placement.row_checks import even_ranks, idle_share, least_prompts, most_updates, ranks_text
 from flowrl.placement.shapes import shapes_of
-from flowrl.placement.workload import Workload
 from flowrl.plan.plan import Layout
 from flowrl.spec import loads
 from tests.errors.test_bug_reports import text

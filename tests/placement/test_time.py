@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from flowrl.compiler.emit.program import emit
 from flowrl.machine.models import CARDS
-from flowrl.placement.decode import Engine, decode_seconds, step_seconds, survival
-from flowrl.placement.duration import duration_lines, durations
-from flowrl.placement.ledger import evaluate
-from flowrl.placement.step_time import step_seconds as seconds_of_step
+from flowrl.placement.cost.ledger import evaluate
+from flowrl.placement.time.decode import Engine, decode_seconds, step_seconds, survival
+from flowrl.placement.time.instructions import duration_lines, durations
+from flowrl.placement.time.step import step_seconds as seconds_of_step
 from flowrl.plan.plan import StageRun
 from flowrl.program.program import InstructionKind, Program
 from tests.placement.flows import GRPO, PPO, with_placement

@@ -6,7 +6,7 @@ from flowrl.diag.diagnostic import Diagnostic
 from flowrl.diag.span import Span
 from flowrl.machine.models import CARDS
 from flowrl.machine.traits import TRAITS
-from flowrl.placement.engine_checks import context_faults
+from flowrl.placement.checks.engine import context_faults
 from flowrl.placement.request import LayoutRequest
 
 

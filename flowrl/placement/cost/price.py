@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flowrl.machine.cluster import Cluster
-from flowrl.placement.ledger import Given, line
-from flowrl.placement.placed import group_of
+from flowrl.placement.cost.ledger import Given, line
+from flowrl.placement.cost.placed import group_of
 from flowrl.plan.plan import LedgerLine, Pool
 
 SECONDS_PER_HOUR = 3600

@@ -13,10 +13,10 @@ from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
-from flowrl.placement.op_time import Lines, OpTime
-from flowrl.placement.placed import Placed, placed_roles
+from flowrl.placement.cost.placed import Placed, placed_roles
+from flowrl.placement.cost.workload import Workload
 from flowrl.placement.request import PlacementRequest
-from flowrl.placement.workload import Workload
+from flowrl.placement.time.ops import Lines, OpTime
 from flowrl.plan.plan import Decision, LedgerLine, Pool
 from flowrl.program.program import Instruction, InstructionKind, Program
 

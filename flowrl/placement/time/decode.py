@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from flowrl.machine.shape import ModelShape
-from flowrl.placement.ledger import Given, line
-from flowrl.placement.placed import Placed, model_inputs
-from flowrl.placement.rates import shares
-from flowrl.placement.workload import Lengths, Rows
+from flowrl.placement.cost.ledger import Given, line
+from flowrl.placement.cost.placed import Placed, model_inputs
+from flowrl.placement.cost.rates import shares
+from flowrl.placement.cost.workload import Lengths, Rows
 from flowrl.plan.plan import LedgerLine
 
 SLICES = 64

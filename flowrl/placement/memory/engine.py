@@ -7,10 +7,10 @@ vLLM takes `kv_fraction` of the device for weights, workspace and KV cache, all 
 
 from __future__ import annotations
 
-from flowrl.placement.ledger import Given, bytes_of, line
-from flowrl.placement.placed import Placed, model_inputs
-from flowrl.placement.training_memory import Lines, layer_activations
-from flowrl.placement.workload import Lengths, Rows
+from flowrl.placement.cost.ledger import Given, bytes_of, line
+from flowrl.placement.cost.placed import Placed, model_inputs
+from flowrl.placement.cost.workload import Lengths, Rows
+from flowrl.placement.memory.training import Lines, layer_activations
 
 VLLM_BATCH_TOKENS = 8192
 """Tokens of one engine step at most (vLLM's max_num_batched_tokens for an offline engine)."""

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flowrl.machine.local import LOCAL
-from flowrl.placement.ledger import Given
-from flowrl.placement.placed import Placed
+from flowrl.placement.cost.ledger import Given
+from flowrl.placement.cost.placed import Placed
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from flowrl.machine.cluster import Cluster
-from flowrl.placement import engine_memory, training_memory
-from flowrl.placement.denoiser import sampler_lines
-from flowrl.placement.ledger import Given, bytes_of, line
-from flowrl.placement.placed import HOST, Placed, group_of
-from flowrl.placement.training_memory import Lines
+from flowrl.placement.cost.denoiser import sampler_lines
+from flowrl.placement.cost.ledger import Given, bytes_of, line
+from flowrl.placement.cost.placed import HOST, Placed, group_of
+from flowrl.placement.memory import engine as engine_memory
+from flowrl.placement.memory import training as training_memory
+from flowrl.placement.memory.training import Lines
 from flowrl.plan.plan import LedgerLine, Memory, Pool
 
 

@@ -14,9 +14,9 @@ from flowrl.graph.graph import EdgeKind, Graph, Op
 from flowrl.graph.interactions import interactions
 from flowrl.graph.params import DataParams, EnvParams, ForwardParams, GenerateParams, ScoreParams, UpdateParams
 from flowrl.machine.shape import ModelShape
-from flowrl.placement.counts import Counts, Rows, is_judge
-from flowrl.placement.denoiser import denoise_passes, image_lengths
-from flowrl.placement.ledger import Given
+from flowrl.placement.cost.counts import Counts, Rows, is_judge
+from flowrl.placement.cost.denoiser import denoise_passes, image_lengths
+from flowrl.placement.cost.ledger import Given
 from flowrl.placement.request import PlacementRequest
 from flowrl.plan.plan import LedgerLine
 

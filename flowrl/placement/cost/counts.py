@@ -16,7 +16,7 @@ from flowrl.graph.graph import Graph, Op
 from flowrl.graph.params import DataParams, FilterParams, ScoreParams, UpdateParams
 from flowrl.graph.rows import Rows as RowCounts
 from flowrl.graph.types import Granularity
-from flowrl.placement.ledger import Given
+from flowrl.placement.cost.ledger import Given
 from flowrl.placement.request import Assumption, PlacementRequest
 
 

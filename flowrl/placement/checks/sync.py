@@ -12,7 +12,7 @@ from flowrl.graph.graph import Edge, EdgeKind, Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
 from flowrl.machine.sync import HANDS_OVER, TRANSPORTS, legal_transports, transport_fault
-from flowrl.placement.placed import group_of
+from flowrl.placement.cost.placed import group_of
 from flowrl.plan.plan import Pool
 
 

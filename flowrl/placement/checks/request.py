@@ -13,12 +13,12 @@ from flowrl.graph.graph import EdgeKind, Graph, Kind, Role
 from flowrl.machine.cluster import Cluster, NodeGroup
 from flowrl.machine.shape import ModelShape
 from flowrl.machine.traits import TRAITS, illegal_axis, layout_fault, legal_tp
-from flowrl.placement.engine_checks import engine_faults
-from flowrl.placement.placed import HOST, needs_devices, sides
+from flowrl.placement.checks.engine import engine_faults
+from flowrl.placement.checks.sync import sync_faults
+from flowrl.placement.checks.tokenizers import tokenizer_faults
+from flowrl.placement.cost.placed import HOST, needs_devices, sides
+from flowrl.placement.cost.workload import Workload
 from flowrl.placement.request import STEP_TIME, LayoutRequest, Mode, PlacementRequest, PoolRequest
-from flowrl.placement.sync_checks import sync_faults
-from flowrl.placement.tokenizer_checks import tokenizer_faults
-from flowrl.placement.workload import Workload
 
 AUTO_POOLS = {
     Mode.AUTO: ("all", "rollout", "train"),

@@ -14,9 +14,9 @@ from flowrl.machine.devices import ALL_DTYPES, DEVICE_CARDS
 from flowrl.machine.engines import LORA_RANKS, RESERVED, lora_rank
 from flowrl.machine.shape import ModelShape
 from flowrl.machine.traits import TRAITS, Traits, context_fault, legal_cp, legal_tp
+from flowrl.placement.cost.workload import Workload
 from flowrl.placement.devices import allocate, broken_group
 from flowrl.placement.request import LayoutRequest, PlacementRequest
-from flowrl.placement.workload import Workload
 
 
 def engine_faults(

@@ -14,7 +14,7 @@ from flowrl.diag.diagnostic import Diagnostic, diagnose
 from flowrl.graph.graph import Graph, Kind, Op
 from flowrl.graph.params import UpdateParams
 from flowrl.graph.signatures import LOSSES
-from flowrl.placement.workload import Workload
+from flowrl.placement.cost.workload import Workload
 from flowrl.plan.plan import Layout, Pool
 
 COLLECTIVE = ("fsdp", "megatron")

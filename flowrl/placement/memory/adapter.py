@@ -6,8 +6,8 @@ moments are float32. Activations are those of the whole model: the backward pass
 
 from __future__ import annotations
 
-from flowrl.placement.ledger import Given, line
-from flowrl.placement.placed import Placed, model_inputs
+from flowrl.placement.cost.ledger import Given, line
+from flowrl.placement.cost.placed import Placed, model_inputs
 from flowrl.plan.plan import LedgerLine
 
 Lines = list[LedgerLine]

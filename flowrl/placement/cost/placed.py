@@ -13,7 +13,7 @@ from flowrl.machine.adapter import adapter_parameters
 from flowrl.machine.cluster import Cluster, Device, NodeGroup
 from flowrl.machine.shape import DTYPE_BYTES, ModelShape
 from flowrl.machine.traits import TRAITS, Traits
-from flowrl.placement.ledger import Given
+from flowrl.placement.cost.ledger import Given
 from flowrl.placement.request import PlacementRequest
 from flowrl.plan.plan import Decision, Layout, Pool
 

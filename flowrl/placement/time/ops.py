@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from flowrl.graph.graph import Kind, Op
 from flowrl.graph.params import EnvParams, ScoreParams
 from flowrl.machine.cluster import Cluster
-from flowrl.placement import engine_memory, host_memory
-from flowrl.placement.decode import generate_time
-from flowrl.placement.denoiser import pass_seconds
-from flowrl.placement.ledger import Given, bytes_of, line
-from flowrl.placement.memory import limit_bytes
-from flowrl.placement.placed import Placed, model_inputs
-from flowrl.placement.rates import DISK_BYTES_PER_SECOND, SYNC_SECONDS, rate_inputs, shares
-from flowrl.placement.workload import Workload
+from flowrl.placement.cost.denoiser import pass_seconds
+from flowrl.placement.cost.ledger import Given, bytes_of, line
+from flowrl.placement.cost.placed import Placed, model_inputs
+from flowrl.placement.cost.rates import DISK_BYTES_PER_SECOND, SYNC_SECONDS, rate_inputs, shares
+from flowrl.placement.cost.workload import Workload
+from flowrl.placement.memory import engine as engine_memory
+from flowrl.placement.memory import host as host_memory
+from flowrl.placement.memory.pool import limit_bytes
+from flowrl.placement.time.decode import generate_time
 from flowrl.plan.plan import LedgerLine, Pool
 
 HOST_SECONDS = {Kind.DATA: 1e-4, Kind.REWARD: 2e-4, Kind.ESTIMATOR: 2e-5, Kind.FILTER: 2e-5}

@@ -15,14 +15,15 @@ from flowrl.graph.graph import EdgeKind, Graph, Op
 from flowrl.graph.params import ForwardParams, ScoreParams, UpdateParams
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
-from flowrl.placement import engine_memory, training_memory
-from flowrl.placement.denoiser import sampler_lines
-from flowrl.placement.host_memory import host_memory
-from flowrl.placement.ledger import Given, bytes_of, line
-from flowrl.placement.placed import Placed, group_of, placed_roles
+from flowrl.placement.cost.denoiser import sampler_lines
+from flowrl.placement.cost.ledger import Given, bytes_of, line
+from flowrl.placement.cost.placed import Placed, group_of, placed_roles
+from flowrl.placement.cost.workload import Workload
+from flowrl.placement.memory import engine as engine_memory
+from flowrl.placement.memory import training as training_memory
+from flowrl.placement.memory.host import host_memory
+from flowrl.placement.memory.training import Lines
 from flowrl.placement.request import PlacementRequest
-from flowrl.placement.training_memory import Lines
-from flowrl.placement.workload import Workload
 from flowrl.plan.plan import Decision, LedgerLine, Memory, Pool
 
 CONTEXT_BYTES = 1_200_000_000

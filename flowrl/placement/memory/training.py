@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from flowrl.machine.denoiser import DenoiserShape
 from flowrl.machine.shape import ModelShape
-from flowrl.placement.adapter import adapter_moment, adapter_state
-from flowrl.placement.ledger import Given, Inputs, bytes_of, evaluate, line
-from flowrl.placement.placed import Placed, model_inputs
+from flowrl.placement.cost.ledger import Given, Inputs, bytes_of, evaluate, line
+from flowrl.placement.cost.placed import Placed, model_inputs
+from flowrl.placement.memory.adapter import adapter_moment, adapter_state
 from flowrl.plan.plan import LedgerLine
 
 LOGIT_BYTES = 12

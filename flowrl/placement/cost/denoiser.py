@@ -10,8 +10,8 @@ from flowrl.graph.graph import Op
 from flowrl.graph.params import GenerateParams, UpdateParams
 from flowrl.machine.denoiser import DenoiserShape
 from flowrl.machine.shape import ModelShape
-from flowrl.placement.ledger import Given, line
-from flowrl.placement.placed import Placed, model_inputs
+from flowrl.placement.cost.ledger import Given, line
+from flowrl.placement.cost.placed import Placed, model_inputs
 from flowrl.plan.plan import LedgerLine
 
 DENOISE_STEPS = 28

@@ -1,0 +1,1 @@
+"""Peak memory per device and phase, as ledger lines."""

@@ -1,0 +1,1 @@
+"""Seconds of ops, moves and steps, as ledger lines."""
