@@ -8,6 +8,7 @@ import msgspec
 
 from flowrl.diag.diagnostic import Diagnostic, Severity
 from flowrl.diag.span import Span
+from flowrl.machine.profile import PROFILE, Profile
 from flowrl.plan.plan import Decision, Memory, Pool
 
 STEP_TIME = "step_time"
@@ -70,6 +71,8 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     objective_span: Span | None = None
     assume: dict[str, Assumption] = {}
     """By op id."""
+    profile: Profile = PROFILE
+    """What devices and backends achieve."""
     origins: dict[str, str] = {}
     """Where a value of the flow came from, by dotted path: `roles.critic.update.clip_value` → `ppo.yaml:12:5`."""
     span: Span | None = None

@@ -11,6 +11,7 @@ from flowrl.graph.graph import Graph, Kind, Model, Role
 from flowrl.graph.interactions import interactions
 from flowrl.machine.adapter import adapter_parameters
 from flowrl.machine.cluster import Cluster, Device, NodeGroup
+from flowrl.machine.profile import PROFILE, DeviceRates, Profile
 from flowrl.machine.shape import DTYPE_BYTES, ModelShape
 from flowrl.machine.traits import TRAITS, Traits
 from flowrl.placement.cost.ledger import Given
@@ -56,6 +57,7 @@ class Placed:
     adapter: int = 0
     """Parameters of its LoRA adapter; 0: all weights are its own."""
     adapter_origin: str = "default"
+    profile: Profile = PROFILE
     shared: bool = False
     """Whether its weights are the frozen base of a trainer that is resident in the same pool."""
 
@@ -68,6 +70,11 @@ class Placed:
         if self.shape is None:
             raise InternalError(f"role `{self.role.name}` has no model")
         return self.shape
+
+    @property
+    def rates(self) -> DeviceRates:
+        """What its backend achieves on its device."""
+        return self.profile.rates(self.device, self.backend)
 
     @property
     def backend(self) -> str:
@@ -105,6 +112,7 @@ def placed_roles(
                 kv_origin=request.origin("roles", role.name, "engine", "kv_fraction"),
                 adapter=_adapter(role, model, shapes),
                 adapter_origin=request.origin("models", model.name, "lora", "rank") if model is not None else "default",
+                profile=request.profile,
                 shared=role.shares in resident,
             )
         )

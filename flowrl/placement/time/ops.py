@@ -10,7 +10,7 @@ from flowrl.machine.cluster import Cluster
 from flowrl.placement.cost.denoiser import pass_seconds
 from flowrl.placement.cost.ledger import Given, bytes_of, line
 from flowrl.placement.cost.placed import Placed, model_inputs
-from flowrl.placement.cost.rates import DISK_BYTES_PER_SECOND, SYNC_SECONDS, rate_inputs, shares
+from flowrl.placement.cost.rates import rate_inputs, shares
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.memory import engine as engine_memory
 from flowrl.placement.memory import host as host_memory
@@ -173,7 +173,7 @@ class OpTime:
         inputs = {
             **model_inputs(placed),
             "h": Given(rate * shares(placed).link, f"{shares(placed).link:.0%} of {how}"),
-            "y": Given(SYNC_SECONDS, "assumed: lock, cache reset"),
+            "y": Given(placed.profile.fixed.sync_seconds, f"lock, cache reset ({placed.profile.origin})"),
         }
         cut = "tp" if receiving else "(dp*tp*pp)"
         if placed.adapter:
@@ -190,7 +190,10 @@ class OpTime:
 
     def save(self, placed: Placed) -> Lines:
         """A checkpoint: float32 weights and optimizer states of all ranks to one disk."""
-        inputs = {**model_inputs(placed), "d": Given(DISK_BYTES_PER_SECOND, "assumed: one disk")}
+        inputs = {
+            **model_inputs(placed),
+            "d": Given(placed.profile.fixed.disk_bytes_per_second, f"one disk ({placed.profile.origin})"),
+        }
         trained = "A" if placed.adapter else "P"
         return [line("checkpoint", placed.role.name, "seconds", f"12*{trained}/d", inputs)]
 
