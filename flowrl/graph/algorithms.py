@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 
 import networkx as nx
 
@@ -11,10 +12,20 @@ Pair = tuple[str, str]
 
 def toposort(nodes: Iterable[str], pairs: Iterable[Pair]) -> tuple[str, ...]:
     """Nodes so that each pair goes forward; among free nodes the smallest name first. ValueError on a cycle."""
-    try:
-        return tuple(nx.lexicographical_topological_sort(_digraph(nodes, pairs)))
-    except nx.NetworkXUnfeasible as cycle:
-        raise ValueError("the graph has a cycle") from cycle
+    into, follow = _degrees(nodes, pairs)
+    free = [node for node, count in into.items() if count == 0]
+    heapify(free)
+    order: list[str] = []
+    while free:
+        node = heappop(free)
+        order.append(node)
+        for target in follow.get(node, ()):
+            into[target] -= 1
+            if into[target] == 0:
+                heappush(free, target)
+    if len(order) < len(into):
+        raise ValueError("the graph has a cycle")
+    return tuple(order)
 
 
 def find_cycle(nodes: Iterable[str], pairs: Iterable[Pair]) -> tuple[str, ...] | None:
@@ -36,12 +47,15 @@ def find_cycle(nodes: Iterable[str], pairs: Iterable[Pair]) -> tuple[str, ...] |
 
 
 def ancestors(nodes: Iterable[str], pairs: Iterable[Pair]) -> Mapping[str, frozenset[str]]:
-    """For each node those it can be reached from, without itself. The graph must be acyclic."""
-    graph = _digraph(nodes, pairs)
+    """For each node those it can be reached from, without itself. ValueError on a cycle."""
+    pairs = tuple(pairs)
+    before: dict[str, set[str]] = {}
+    for source, target in pairs:
+        before.setdefault(target, set()).add(source)
     found: dict[str, frozenset[str]] = {}
-    for node in nx.topological_sort(graph):
-        before = sorted(graph.predecessors(node))
-        found[node] = frozenset(before).union(*(found[p] for p in before))
+    for node in toposort(nodes, pairs):
+        above = before.get(node, ())
+        found[node] = frozenset(above).union(*(found[each] for each in above))
     return found
 
 
@@ -73,14 +87,20 @@ def _digraph(nodes: Iterable[str], pairs: Iterable[Pair]) -> nx.DiGraph[str]:
     return graph
 
 
-def _is_acyclic(nodes: Sequence[str], pairs: Sequence[Pair]) -> bool:
-    """Whether taking away what nothing leads to takes everything away (Kahn 1962); most graphs are asked only this."""
+def _degrees(nodes: Iterable[str], pairs: Iterable[Pair]) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """How many pairs end at each node, and where the pairs from it lead: what Kahn's search (1962) counts down."""
     into = dict.fromkeys(nodes, 0)
     follow: dict[str, list[str]] = {}
     for source, target in pairs:
         into[target] = into.get(target, 0) + 1
         into.setdefault(source, 0)
         follow.setdefault(source, []).append(target)
+    return into, follow
+
+
+def _is_acyclic(nodes: Sequence[str], pairs: Sequence[Pair]) -> bool:
+    """Whether taking away what nothing leads to takes everything away; most graphs are asked only this."""
+    into, follow = _degrees(nodes, pairs)
     free = [node for node, count in into.items() if count == 0]
     left = len(into)
     while free:

@@ -18,7 +18,7 @@ class Unit(StrEnum):
     @property
     def rank(self) -> int:
         """0 for the finest. A field broadcasts to readers of its own rank or a lower one, never to a higher one."""
-        return tuple(Unit).index(self)
+        return _UNITS[self]
 
 
 class Granularity(StrEnum):
@@ -35,7 +35,11 @@ class Granularity(StrEnum):
     @property
     def rank(self) -> int:
         """0 for the smallest firing. An edge streams at the coarser of its two ends."""
-        return tuple(Granularity).index(self)
+        return _FIRINGS[self]
+
+
+_UNITS = {unit: rank for rank, unit in enumerate(Unit)}
+_FIRINGS = {granularity: rank for rank, granularity in enumerate(Granularity)}
 
 
 class Field(msgspec.Struct, frozen=True, kw_only=True):
