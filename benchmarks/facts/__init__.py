@@ -1,0 +1,1 @@
+"""What is published about peers, read and planned: the parts of benchmarks/accuracy.py."""
