@@ -57,7 +57,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Section:
-    """What one part found. `summary` maps a figure's name to a figure, or to {value, bar, holds} where a bar applies."""
+    """What one part found. `summary` maps a name to a figure, or to {value, bar, holds} where a bar applies."""
 
     name: str
     rows: list[dict[str, Any]] = field(default_factory=list)
