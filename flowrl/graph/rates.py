@@ -14,7 +14,7 @@ stand: below the last filter exact, above it those of one round. An interaction 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 
@@ -42,6 +42,9 @@ __all__ = [
     "updates_per_step",
     "versions_per_step",
 ]
+
+_Rate = int | Fraction
+"""A fraction only where it must be one: almost all counts are whole, and fractions are slow."""
 
 STEP = "step"
 """The actor that fires once a step and lets everything else begin."""
@@ -119,8 +122,9 @@ class _Builder:
         self.ops = {op.id: op for op in graph.ops}
         self.actor_of = _actors(graph)
         ahead = [steps_ahead(graph, edge) for edge in graph.edges if edge.kind is EdgeKind.WEIGHTS]
-        self._firings: dict[str, Fraction] = {}
-        self._sizes: dict[str, Fraction] = {}
+        self._firings: dict[str, _Rate] = {}
+        self._sizes: dict[str, int] = {}
+        self._crossing: dict[str, frozenset[str]] = {}
         self.steps_held = READ_AND_MADE + max(ahead, default=0)
 
     def build(self) -> RateGraph:
@@ -129,16 +133,16 @@ class _Builder:
         actors = dict.fromkeys((STEP, *self.actor_of.values(), *(c.target for c in channels)))
         return RateGraph(tuple(actors), tuple(channels), self.actor_of)
 
-    def firings(self, op: Op) -> Fraction:
+    def firings(self, op: Op) -> _Rate:
         """How often the op fires a step, from its own rows and granularity alone. Of an update: what its keys say."""
         if op.id not in self._firings:
             self._firings[op.id] = self._fired(op)
         return self._firings[op.id]
 
-    def _fired(self, op: Op) -> Fraction:
+    def _fired(self, op: Op) -> _Rate:
         if isinstance(op.params, UpdateParams):
-            return Fraction(op.params.updates * op.params.epochs)
-        return self._rows(op) / self._firing(op) if self.streamed else Fraction(1)
+            return op.params.updates * op.params.epochs
+        return self._rows(op) / self._firing(op) if self.streamed else 1
 
     def _starts(self) -> Iterator[Channel]:
         """The step lets data sets begin, and whatever else has nothing above it; an update fires as often as its keys
@@ -146,7 +150,7 @@ class _Builder:
         fed = {e.target for e in self.graph.edges if e.kind is EdgeKind.DATA}
         for op in self.graph.ops:
             if op.id not in fed or isinstance(op.params, UpdateParams):
-                yield self._channel(f"{STEP} -> {op.id}", STEP, op.id, self.firings(op), Fraction(1))
+                yield self._channel(f"{STEP} -> {op.id}", STEP, op.id, self.firings(op), 1)
         for edge in self._weights_edges():
             yield Channel(f"{STEP} -> {_receive(edge)}", STEP, _receive(edge))
 
@@ -155,21 +159,25 @@ class _Builder:
             if edge.kind is not EdgeKind.DATA or edge.source not in self.ops or edge.target not in self.ops:
                 continue
             source, target = self.ops[edge.source], self.ops[edge.target]
-            slots = {i.slot for i in crossing_inputs(self.rows, target) if i.source == source.id}
-            made, read = self._rows(source), self._share(source, target, crossing=bool(slots))
+            made, read = self._rows(source), self._share(source, target, self._crosses(source, target))
             if isinstance(target.params, UpdateParams):
                 made *= target.params.epochs
             produce = _split(made, self.firings(source))
-            channel = self._channel(edge.id, source.id, target.id, produce, read)
-            yield channel if self.streamed else self._sized(channel, edge)
+            yield self._channel(edge.id, source.id, target.id, produce, read, held=not self.streamed)
 
-    def _share(self, source: Op, target: Op, crossing: bool) -> Fraction:
+    def _crosses(self, source: Op, target: Op) -> bool:
+        """Whether an input of the target is a field of the source from another call."""
+        if target.id not in self._crossing:
+            self._crossing[target.id] = frozenset(i.source or "" for i in crossing_inputs(self.rows, target))
+        return source.id in self._crossing[target.id]
+
+    def _share(self, source: Op, target: Op, crossing: bool) -> _Rate:
         """Rows of the source that one firing of the target takes: its even share of all (those that a filter has taken
         from the target are dropped there), of an update those of a minibatch; one for each prompt where a field crosses
         from another call."""
         made = self._rows(source)
         if isinstance(target.params, UpdateParams):
-            return made * self._minibatch(target) / self._prompts(target)
+            return Fraction(made * self._minibatch(target), self._prompts(target))
         return _split(self._prompts(source) if crossing else made, self.firings(target))
 
     def _weights(self) -> Iterator[Channel]:
@@ -185,7 +193,7 @@ class _Builder:
             yield Channel(edge.id, send, receive, consume=versions, tokens=tokens, capacity=capacity)
             for op in self.graph.ops:
                 if op.role == _role(edge.target) and op.method != "update":
-                    yield self._channel(f"{receive} -> {op.id}", receive, op.id, self.firings(op), Fraction(1))
+                    yield self._channel(f"{receive} -> {op.id}", receive, op.id, self.firings(op), 1)
 
     def _weights_edges(self) -> list[Edge]:
         """The lowered ones, or before there are any the declared ones; without those whose ends are gone."""
@@ -205,42 +213,40 @@ class _Builder:
                 continue
             reader, update = self.firings(self.ops[edge.source]), self.firings(self.ops[edge.target])
             most = READ_AND_MADE * int(reader * update)
-            channel = self._channel(edge.id, edge.source, edge.target, update, reader)
-            yield replace(channel, tokens=edge.tokens, capacity=most)
+            ends = (self.actor_of[edge.source], self.actor_of[edge.target])
+            made, read = _whole(update, reader)
+            yield Channel(edge.id, *ends, produce=made, consume=read, tokens=edge.tokens, capacity=most)
 
-    def _sized(self, channel: Channel, edge: Edge) -> Channel:
-        """With the room that the program has: the rows of 2 + lag steps."""
-        return replace(channel, capacity=self.steps_held * channel.produce * int(self.firings(self.ops[edge.source])))
-
-    def _channel(self, name: str, source: str, target: str, produce: Fraction, consume: Fraction) -> Channel:
-        """With rates in whole numbers: as given, or in parts of a row."""
-        parts = lcm(produce.denominator, consume.denominator)
+    def _channel(
+        self, name: str, source: str, target: str, produce: _Rate, consume: _Rate, held: bool = False
+    ) -> Channel:
+        """With the room that the program has where rows are `held`: those of 2 + lag steps."""
         ends = (self.actor_of.get(source, source), self.actor_of.get(target, target))
-        made = produce.numerator * (parts // produce.denominator)
-        read = consume.numerator * (parts // consume.denominator)
-        return Channel(name, *ends, produce=made, consume=read)
+        made, read = _whole(produce, consume)
+        most = self.steps_held * made * int(self.firings(self.ops[source])) if held else None
+        return Channel(name, *ends, produce=made, consume=read, capacity=most)
 
-    def _prompts(self, op: Op) -> Fraction:
-        return Fraction(max(1, self.rows.nominal(op)[0]))
+    def _prompts(self, op: Op) -> int:
+        return max(1, self.rows.nominal(op)[0])
 
-    def _rows(self, op: Op) -> Fraction:
+    def _rows(self, op: Op) -> int:
         if op.id not in self._sizes:
             prompts, samples = self.rows.nominal(op)
-            self._sizes[op.id] = Fraction(max(1, prompts if op.granularity is Granularity.PROMPT else samples))
+            self._sizes[op.id] = max(1, prompts if op.granularity is Granularity.PROMPT else samples)
         return self._sizes[op.id]
 
-    def _minibatch(self, op: Op) -> Fraction:
+    def _minibatch(self, op: Op) -> int:
         """Prompts of one update: the whole number nearest below an even share."""
         assert isinstance(op.params, UpdateParams)
-        return Fraction(max(1, int(self._prompts(op)) // op.params.updates))
+        return max(1, self._prompts(op) // op.params.updates)
 
     def _firing(self, op: Op) -> Fraction:
         """Rows of one firing at the op's granularity."""
         sizes = {
             Granularity.PROMPT: Fraction(1),
             Granularity.SAMPLE: Fraction(1),
-            Granularity.GROUP: self._rows(op) / self._prompts(op),
-            Granularity.STEP: self._rows(op),
+            Granularity.GROUP: Fraction(self._rows(op), self._prompts(op)),
+            Granularity.STEP: Fraction(self._rows(op)),
         }
         return sizes[op.granularity]
 
@@ -253,9 +259,16 @@ def _actors(graph: Graph) -> dict[str, str]:
     return names
 
 
-def _split(rows: Fraction, firings: Fraction) -> Fraction:
-    """Rows of one firing. Most ops fire once, and fractions are slow."""
-    return rows if firings == 1 else rows / firings
+def _split(rows: int, firings: _Rate) -> _Rate:
+    """Rows of one firing."""
+    return rows if firings == 1 else Fraction(rows) / firings
+
+
+def _whole(produce: _Rate, consume: _Rate) -> tuple[int, int]:
+    """Both rates in whole numbers: as given, or in parts of a row."""
+    parts = lcm(produce.denominator, consume.denominator)
+    made = produce.numerator * (parts // produce.denominator)
+    return made, consume.numerator * (parts // consume.denominator)
 
 
 def _role(end: str) -> str:

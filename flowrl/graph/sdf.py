@@ -270,8 +270,7 @@ def _spread(
             other = channel.target if forward else channel.source
             if other in rates:
                 continue
-            ratio = Fraction(channel.produce, channel.consume)
-            rates[other] = rates[actor] * (ratio if forward else 1 / ratio)
+            rates[other] = _reached(rates[actor], channel, forward)
             ways[other] = (actor, channel)
             component.append(other)
             downstream.append(other)
@@ -279,9 +278,17 @@ def _spread(
     return component
 
 
+def _reached(rate: Fraction, channel: Channel, forward: bool) -> Fraction:
+    """The firings at the channel's other end. Most rates are equal, and fractions are slow."""
+    if channel.produce == channel.consume:
+        return rate
+    ratio = Fraction(channel.produce, channel.consume)
+    return rate * ratio if forward else rate / ratio
+
+
 def _smallest(component: Sequence[str], rates: Mapping[str, Fraction]) -> dict[str, int]:
-    scale = lcm(*(rates[actor].denominator for actor in component))
-    firings = {actor: int(rates[actor] * scale) for actor in component}
+    scale = lcm(*{rates[actor].denominator for actor in component})
+    firings = {actor: rates[actor].numerator * (scale // rates[actor].denominator) for actor in component}
     shared = gcd(*firings.values())
     return {actor: count // shared for actor, count in firings.items()}
 
