@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import cast
 
 from flowrl.graph.graph import Graph
-from flowrl.graph.params import CallParams, DataParams, EnvParams, FilterParams, OpParams, ScoreParams
+from flowrl.graph.params import AskParams, CallParams, DataParams, EnvParams, FilterParams, OpParams, ScoreParams
 from flowrl.plan.digests import digest_file
 from flowrl.plan.plan import Source
 from flowrl.spec.flow import FlowSpec
@@ -49,11 +48,8 @@ def _op_files(params: OpParams | None) -> Iterator[tuple[str, str]]:
         functions.append(params.function)
     if isinstance(params, EnvParams):
         functions.append(params.env)
-    judge = params.extra.get("judge") if isinstance(params, ScoreParams) else None
-    if isinstance(judge, dict):
-        block = cast("dict[str, str]", judge)
-        functions.append(block["parse"])
-        yield "template", block["template"]
+    if isinstance(params, AskParams):
+        yield "template", params.template
     for function in functions:
         file = "" if function is None else function.rpartition(":")[0]
         if file.endswith(".py"):

@@ -61,7 +61,8 @@ def data(is_meant: Callable[[DataParams], bool], key: str = "") -> Find:
 
 
 def edges(is_meant: Callable[[Edge], bool]) -> Find:
-    return lambda stage: ((edge.id, edge.span) for edge in stage.graph.declared if is_meant(edge))
+    """Of those that are written: a derived one has the attributes of one of them."""
+    return lambda stage: ((e.id, e.span) for e in stage.graph.declared if not e.derived and is_meant(e))
 
 
 def models(is_meant: Callable[[Model], bool], key: str = "") -> Find:
@@ -148,6 +149,20 @@ UNBUILT: tuple[Unbuilt, ...] = (
     ),
     # engines
     Unbuilt("`engine.gpu_bytes`", "functions on the host", engines(lambda e: e.gpu_bytes is not None)),
+    Unbuilt("`engine.sleep_level: 2`", "`sleep_level: 1`", engines(lambda e: e.sleep_level != 1)),
+    Unbuilt(
+        "`engine.weights_dtype: fp8`", "weights of the model's dtype", engines(lambda e: e.weights_dtype != "auto")
+    ),
+    Unbuilt(
+        "`engine.kv_dtype: fp8` on a CPU",
+        "a cache of the model's dtype",
+        placed(lambda role, pool, entry: role.engine.kv_dtype != "auto" and pool.device == "cpu"),
+    ),
+    Unbuilt(
+        "`engine.max_sequences` of a generator that is no engine",
+        "all sequences of a call at once",
+        roles(lambda r: r.engine.max_sequences is not None and r.backend == "hf"),
+    ),
     Unbuilt("`engine.packing`", "`packing: false`", engines(lambda e: e.packing)),
     Unbuilt(
         "`recompute: selective`",
@@ -158,6 +173,23 @@ UNBUILT: tuple[Unbuilt, ...] = (
         "`engine.extra` of a role without a model",
         "`engine.extra` of roles with a model",
         roles(lambda r: bool(r.engine.extra) and r.model is None),
+    ),
+    Unbuilt("`engine.zero_stage`", "stage 3", engines(lambda e: e.zero_stage not in (None, 3))),
+    Unbuilt("`engine.shard_devices`", "shards over all ranks", engines(lambda e: e.shard_devices is not None)),
+    Unbuilt("`engine.optimizer_offload`", "`offload` between ops", engines(lambda e: e.optimizer_offload > 0)),
+    Unbuilt("`engine.parameter_offload`", "`offload` between ops", engines(lambda e: e.parameter_offload)),
+    Unbuilt("`engine.cross_entropy`", "`whole`", engines(lambda e: e.cross_entropy != "whole")),
+    Unbuilt("`gradient_dtype: bfloat16`", "`float32`", engines(lambda e: e.gradient_dtype != "float32")),
+    Unbuilt("`engine.master_dtype`", "`float32`", engines(lambda e: e.master_dtype not in (None, "float32"))),
+    Unbuilt(
+        "`optimizer: {name: adamw_8bit}`",
+        "`adamw`, `sgd`",
+        roles(lambda r: r.optimizer is not None and r.optimizer.name == "adamw_8bit"),
+    ),
+    Unbuilt(
+        "a layout of fsdp with tp, cp or ep",
+        "dp",
+        placed(lambda role, pool, e: role.backend == "fsdp" and max(e.layout.tp, e.layout.cp, e.layout.ep) > 1),
     ),
     # models
     Unbuilt("LoRA", "training of all weights", models(lambda m: m.lora is not None)),

@@ -132,7 +132,8 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     fields: tuple[str, ...] = ()
     """The consumer's slots that travel on it; empty for weights."""
     origin: tuple[str, ...] = ()
-    """Ids of the declared edges it comes from; empty only if `derived`."""
+    """Ids of the declared edges it comes from; empty only if `derived`. Of a derived one that feeds an inner call: the
+    edges that feed the router or judge that makes the call."""
     derived: bool = False
     tokens: int = 0
     """Initial tokens: 1 + max_lag on a weights edge, 0 on a data edge."""

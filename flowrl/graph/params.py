@@ -25,7 +25,7 @@ class CorrectionParams(msgspec.Struct, frozen=True, kw_only=True):
 
 class OptimizerParams(msgspec.Struct, frozen=True, kw_only=True):
     name: str = "adamw"
-    """adamw or sgd."""
+    """adamw, adamw_8bit or sgd."""
     lr: float = 1e-6
     schedule: str = "constant"
     """constant, linear or cosine; after `warmup_steps` of linear warm-up."""
@@ -42,8 +42,36 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True):
     offload: bool | None = None
     """Whether the role leaves the device while another works; None lets the planner decide."""
     packing: bool = False
+    zero_stage: int | None = None
+    """What data parallelism cuts: 1 optimizer states, 2 gradients too, 3 weights too; None: as the backend does."""
+    shard_devices: int | None = None
+    """Ranks that share one copy of the states (hybrid shard); None: all of dp."""
+    optimizer_offload: float = 0.0
+    """Share of optimizer states and master weights that lives in host memory."""
+    parameter_offload: bool = False
+    """Whether weights and states live in host memory and stream in layer by layer."""
+    cross_entropy: str = "whole"
+    """Logits in loss and log-probs: whole, chunked or fused."""
+    sequence_parallel: bool | None = None
+    """Whether tp cuts norms and residuals by tokens; None: with tp over 1."""
+    gradient_dtype: str = "float32"
+    master_dtype: str | None = None
+    """Dtype that a trainer keeps its weights in; None: float32, or the model's where they are frozen."""
     kv_fraction: float = 0.85
     """Share of a device's memory that an engine may take for weights and KV cache."""
+    max_sequences: int | None = None
+    """Sequences that one engine decodes at once; None: its own default for the device."""
+    max_batch_tokens: int | None = None
+    """Tokens of one step of an engine; None: its own default for the device."""
+    max_model_tokens: int | None = None
+    """Tokens of the longest sample that an engine is started for; None: the longest that the flow allows."""
+    cuda_graphs: bool = True
+    sleep_level: int = 1
+    """Of an engine off its device: 1 keeps its weights in host memory, 2 drops them."""
+    kv_dtype: str = "auto"
+    """auto (the model's) or fp8."""
+    weights_dtype: str = "auto"
+    """auto (the model's) or fp8."""
     gpu_bytes: int | None = None
     extra: dict[str, Any] = {}
     """Passed on to the backend as written, with the keys that a package declares; the plan lists it as unmodelled."""
@@ -143,16 +171,30 @@ class EstimateParams(msgspec.Struct, frozen=True, kw_only=True, tag="estimate"):
 
 
 class ScoreParams(msgspec.Struct, frozen=True, kw_only=True, tag="score"):
-    """A reward of flavour `function` (`FILE.py:NAME` or `flowrl:NAME`) or `model` (the role's model), or, in `extra`,
-    a judge, sandbox, router or combine."""
+    """A reward of flavour `function` (`FILE.py:NAME` or `flowrl:NAME`) or `model` (the role's model), a judge, or, in
+    `extra`, a sandbox, router or combine."""
 
     flavour: str
     function: str | None = None
+    """Of a judge the one that reads its model's answers."""
     args: dict[str, Any] = {}
     timeout_seconds: float | None = None
     micro_batch_tokens: int = 16384
     """Of a reward model."""
     extra: dict[str, Any] = {}
+
+
+class AskParams(msgspec.Struct, frozen=True, kw_only=True, tag="ask"):
+    """The inner call of a judge: `template` filled with what the judge is fed, asked of the role's model or of
+    `endpoint`."""
+
+    template: str
+    endpoint: str | None = None
+    parallel: int | None = None
+    """Calls of the endpoint at once."""
+    timeout_seconds: float | None = None
+    sampling: dict[str, Any] = {}
+    """Of the role's own model: the keys of `generate`."""
 
 
 class FilterParams(msgspec.Struct, frozen=True, kw_only=True, tag="filter"):
@@ -189,6 +231,7 @@ OpParams = (
     | UpdateParams
     | EstimateParams
     | ScoreParams
+    | AskParams
     | FilterParams
     | EnvParams
     | CallParams

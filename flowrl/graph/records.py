@@ -20,12 +20,13 @@ Producers = Mapping[str, frozenset[str]]
 @dataclass(frozen=True, slots=True)
 class Link:
     """A step that a record takes from one op to the next. `edge` is the declared edge, None from a reset to its step;
-    `fields` restricts the columns that pass (empty: all)."""
+    `fields` restricts the columns that pass (empty: all); `stands_for` are the edges that a derived one comes from."""
 
     source: str
     target: str
     edge: str | None
     fields: frozenset[str] = frozenset()
+    stands_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,12 @@ class Records:
     """What an op hands on: its scope, with its own columns over it."""
 
     def origin(self, producer: str, field: str, consumer: str) -> tuple[str, ...]:
-        """Ids of the declared edges on every path that puts the producer's column in the consumer's scope, sorted.
+        """Ids of the declared edges on every path that puts the producer's column in the consumer's scope, sorted. With
+        an edge that feeds an inner call come those that feed its caller.
 
         A column that is hidden on the way (chosen by `inputs:`) comes along every path from its producer.
         """
-        visible = producer in self.scope[consumer].get(field, frozenset())
+        visible = producer in self.scope[consumer].get(field, ())
         found: set[str] = set()
         seen: set[str] = set()
         queue = [consumer]
@@ -60,14 +62,14 @@ class Records:
                     continue
                 queue.append(link.source)
                 if link.edge is not None:
-                    found.add(link.edge)
+                    found.update((link.edge, *link.stands_for))
         return tuple(sorted(found))
 
     def _carries(self, link: Link, producer: str, field: str, visible: bool) -> bool:
         if link.fields and field not in link.fields:
             return False
         if visible:
-            return producer in self.below[link.source].get(field, frozenset())
+            return producer in self.below[link.source].get(field, ())
         return link.source == producer or producer in self.ancestors[link.source]
 
 
@@ -80,7 +82,7 @@ def data_links(ops: Iterable[Op], roles: Iterable[Role], declared: Iterable[Edge
         if edge.source not in known or edge.target not in known:
             continue
         if edge.kind is EdgeKind.DATA:
-            links.append(Link(edge.source, edge.target, edge.id, frozenset(edge.fields)))
+            links.append(Link(edge.source, edge.target, edge.id, frozenset(edge.fields), edge.origin))
         if edge.kind is EdgeKind.INTERACTION:
             links.append(Link(edge.target, edge.source, edge.id, frozenset(edge.fields)))
     resets = {(op.role, op.label): op.id for op in known.values() if op.role in envs and op.method == "reset"}
@@ -109,20 +111,24 @@ def records(ops: Iterable[Op], roles: Iterable[Role], declared: Iterable[Edge]) 
     below: dict[str, Producers] = {}
     for id in order:
         scope[id] = _joined(into[id], below, upstream)
-        own = {field.name: frozenset({id}) for field in known[id].outputs}
-        below[id] = {**scope[id], **own}
+        alone = frozenset({id})
+        below[id] = {**scope[id], **{field.name: alone for field in known[id].outputs}}
     return Records(order, links, into, upstream, scope, below)
 
 
-def _joined(links: Iterable[Link], below: Mapping[str, Producers], upstream: Mapping[str, frozenset[str]]) -> Producers:
+def _joined(links: Sequence[Link], below: Mapping[str, Producers], upstream: Mapping[str, frozenset[str]]) -> Producers:
+    if len(links) == 1 and not links[0].fields:
+        return below[links[0].source]
     merged: dict[str, frozenset[str]] = {}
     for link in links:
         for field, producers in below[link.source].items():
-            if not link.fields or field in link.fields:
-                merged[field] = merged.get(field, frozenset()) | producers
-    return {field: _latest(producers, upstream) for field, producers in merged.items()}
+            if link.fields and field not in link.fields:
+                continue
+            known = merged.setdefault(field, producers)
+            if known is not producers:
+                merged[field] = known | producers
+    return {field: _latest(found, upstream) if len(found) > 1 else found for field, found in merged.items()}
 
 
 def _latest(producers: frozenset[str], upstream: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    hidden = frozenset[str]().union(*(upstream[p] for p in producers))
-    return producers - hidden
+    return producers.difference(*(upstream[p] for p in producers))

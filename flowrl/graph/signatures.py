@@ -33,6 +33,8 @@ FIELDS: dict[str, Field] = {
         ("ref_log_probs", Unit.TOKEN, "f32"),
         ("ref_top_log_probs", Unit.TOKEN, "f32[K]"),
         ("ref_top_tokens", Unit.TOKEN, "i32[K]"),
+        ("judge_answer", Unit.SAMPLE, "str"),
+        ("judge_answers", Unit.PROMPT, "str[]"),
         ("rewards", Unit.SAMPLE, "f32"),
         ("baseline_rewards", Unit.SAMPLE, "f32"),
         ("advantages", Unit.TOKEN, "f32"),
@@ -60,6 +62,8 @@ class OpSignature(msgspec.Struct, frozen=True, kw_only=True):
     writes: tuple[Field, ...] = ()
     heads: tuple[str, ...] = ()
     """Heads of the role's model that have this op; empty: any, or no model."""
+    inner: bool = False
+    """Whether it is an inner call of another op of the role: shown, never written."""
 
 
 class LossSignature(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,6 +185,22 @@ OPS: tuple[OpSignature, ...] = (
         reads=_reads("prompt", "response"),
         writes=_writes("rewards"),
     ),
+    OpSignature(
+        kind=Kind.REWARD,
+        method="ask",
+        granularity=Granularity.SAMPLE,
+        reads=_reads("prompt", "response"),
+        writes=_writes("judge_answer"),
+        inner=True,
+    ),
+    OpSignature(
+        kind=Kind.REWARD,
+        method="ask_pairs",
+        granularity=Granularity.GROUP,
+        reads=_reads("prompt", "response"),
+        writes=_writes("judge_answers"),
+        inner=True,
+    ),
     OpSignature(kind=Kind.ESTIMATOR, method="estimate", granularity=Granularity.GROUP),
     OpSignature(kind=Kind.FILTER, method="select", granularity=Granularity.SAMPLE, writes=_writes("keep")),
     OpSignature(kind=Kind.ENV, method="reset", granularity=Granularity.SAMPLE, writes=(_PROMPT_OF_SAMPLE,)),
@@ -280,8 +300,9 @@ to its logarithm."""
 
 
 def methods(kind: Kind, head: str | None) -> tuple[str, ...]:
-    """Names of the ops that a role of this kind has, given the head of its model."""
-    return tuple(s.method for s in OPS if s.kind is kind and (head is None or not s.heads or head in s.heads))
+    """Names of the ops that a role of this kind has and edges may name, given the head of its model."""
+    able = (s for s in OPS if s.kind is kind and not s.inner)
+    return tuple(s.method for s in able if head is None or not s.heads or head in s.heads)
 
 
 def op_signature(kind: Kind, method: str, head: str | None) -> OpSignature | None:
@@ -299,7 +320,10 @@ def makers(field: str) -> tuple[OpSignature, ...]:
     return tuple(
         s
         for s in OPS
-        if any(f.name == field for f in s.writes) or (s.method != "values" and field in by_parameters.get(s.kind, ()))
+        if not s.inner
+        and (
+            any(f.name == field for f in s.writes) or (s.method != "values" and field in by_parameters.get(s.kind, ()))
+        )
     )
 
 

@@ -41,6 +41,8 @@ _BY_METHOD: dict[str, Phase] = {
     "step": Phase.ROLLOUT,
     "score": Phase.SCORE,
     "compare": Phase.SCORE,
+    "ask": Phase.SCORE,
+    "ask_pairs": Phase.SCORE,
     "log_probs": Phase.FORWARD,
     "values": Phase.FORWARD,
     "update": Phase.TRAIN,

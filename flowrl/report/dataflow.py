@@ -12,10 +12,11 @@ from typing import Any, cast
 import networkx as nx
 
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Op
-from flowrl.graph.params import EnvParams, FilterParams, ScoreParams
+from flowrl.graph.judges import asks_pairs
+from flowrl.graph.params import AskParams, EnvParams, FilterParams, ScoreParams
 from flowrl.report.drawing import draw
 from flowrl.report.numbers import count
-from flowrl.report.page import joined, wrapped
+from flowrl.report.page import wrapped
 from flowrl.report.picture import Picture, folded, interactions, is_acyclic, picture
 
 MOST_DRAWN = 14
@@ -89,6 +90,8 @@ def _notes(graph: Graph) -> Iterator[tuple[str, str]]:
     for op in graph.ops:
         if isinstance(op.params, ScoreParams):
             yield from ((op.id, text) for text in _reward(op.params.extra))
+        if isinstance(op.params, AskParams):
+            yield op.id, _asking(graph, op, op.params)
         if isinstance(op.params, FilterParams):
             yield op.id, _filter(graph, op, op.params)
         if op.start_step:
@@ -106,6 +109,13 @@ def _reward(extra: dict[str, Any]) -> Iterator[str]:
     if "combine" in extra:
         weights = cast("dict[str, float]", extra["combine"])
         yield " + ".join(f"{weight:g} × {role}" for role, weight in weights.items())
+
+
+def _asking(graph: Graph, op: Op, params: AskParams) -> str:
+    """`asks judge_lm with pair.j2, once for each pair of a prompt's samples`."""
+    of = params.endpoint or graph.role(op.role).model or op.role
+    rows = "each pair of a prompt's samples" if asks_pairs(op) else "each sample"
+    return f"asks {of} with {params.template}, once for {rows}"
 
 
 def _filter(graph: Graph, op: Op, params: FilterParams) -> str:
@@ -144,7 +154,7 @@ def _age(graph: Graph, edge: Edge) -> str:
 
 def _changes(graph: Graph, width: int) -> list[str]:
     added = [op.id for op in graph.ops if op.derived]
-    lines = joined([f"added: {', '.join(added)}"], width) if added else []
+    lines = wrapped(f"added: {', '.join(added)}", width, "    ") if added else []
     gone = {removal.id for removal in graph.removed}
     for removal in graph.removed:
         # That an op's edges went with it goes without saying.

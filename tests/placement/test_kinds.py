@@ -163,17 +163,19 @@ OWN = (
 
 def test_a_served_judge_is_asked_so_many_times_at_once(folder: Path) -> None:
     told = judged(SERVED, "assume: {reward.score: {seconds: 3}}\n")
-    assert seconds_of(told, "reward.score") == pytest.approx(64 * 8 / 16 * 3)
+    assert seconds_of(told, "reward.ask") == pytest.approx(64 * 8 / 16 * 3)
+    assert seconds_of(told, "reward.score") == pytest.approx(64 * 8 * 2e-4)  # reading the answers, one by one
     assert all(entry.role != "reward" for pool in told.placement.pools if pool.devices for entry in pool.roles)
 
 
 def test_a_judge_of_ones_own_is_an_engine_that_reads_prompt_and_response(folder: Path) -> None:
     told = judged(OWN)
-    lengths = work_of(told).lengths(op_of(told, "reward.score"))
+    lengths = work_of(told).lengths(op_of(told, "reward.ask"))
     assert (lengths.prompt_most.value, lengths.response_most.value) == (1024 + 1024, 128)
     assert phase_of(told.placement.memory, "start reward").peak_bytes > 0
     longer = judged(OWN.replace("128", "1024"))
-    assert seconds_of(longer, "reward.score") > seconds_of(told, "reward.score")
+    assert seconds_of(longer, "reward.ask") > seconds_of(told, "reward.ask")
+    assert seconds_of(longer, "reward.score") == seconds_of(told, "reward.score") == pytest.approx(64 * 8 * 2e-4)
 
 
 @pytest.fixture

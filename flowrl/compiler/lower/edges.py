@@ -9,8 +9,9 @@ from flowrl.compiler.lower.stage import Stage
 from flowrl.diag.diagnostic import Help
 from flowrl.diag.span import Span
 from flowrl.graph.graph import Edge, EdgeKind, Kind
+from flowrl.graph.judges import is_inner, judge_method
 from flowrl.graph.signatures import LOSSES, methods
-from flowrl.spec.schema import EdgeDocument, RoleDocument, TrainerRole
+from flowrl.spec.schema import EdgeDocument, RewardRole, RoleDocument, TrainerRole
 
 HEADS = ("lm", "scalar", "denoiser")
 KINDS = {"->": EdgeKind.DATA, "=>": EdgeKind.WEIGHTS, "<->": EdgeKind.INTERACTION}
@@ -164,6 +165,11 @@ def _check_method(stage: Stage, name: Name, span: Span | None) -> bool:
     known = methods(Kind(role.kind), head)
     if name.method in known:
         return True
+    if is_inner(name.method) and isinstance(role, RewardRole) and role.judge is not None:
+        judge = name.text.replace(f".{name.method}", f".{judge_method(name.method)}", 1)
+        fix = f"name `{judge}`: it asks, and reads the answers"
+        stage.refuse("FR0340", span, inner=name.text, caller=judge, fix=fix)
+        return False
     of_head = f" with head {head}" if head is not None else ""
     owner = f"`{name.role}`, a {role.kind}{of_head},"
     others = [other for other in HEADS if other != head and name.method in methods(Kind(role.kind), other)]

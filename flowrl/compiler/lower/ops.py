@@ -19,6 +19,7 @@ from flowrl.diag.span import Span
 from flowrl.graph import signatures
 from flowrl.graph.algorithms import backward, reachable
 from flowrl.graph.graph import Edge, EdgeKind, Input, Kind, Op
+from flowrl.graph.judges import ANSWERS, is_inner, reads_answers
 from flowrl.graph.params import CallParams, DataParams, EnvParams, ForwardParams
 from flowrl.graph.signatures import FIELDS, slot
 from flowrl.graph.types import DTYPES, NUMBER, Field, Granularity, Unit, element
@@ -70,7 +71,8 @@ def check_inputs(stage: Stage, ops: Iterable[Op]) -> None:
     """Every slot that a role's `inputs:` names is read by an op of the role, and names a column as `role.field`."""
     slots: dict[str, set[str]] = {}
     for op in ops:
-        slots.setdefault(op.role, set()).update(input.slot for input in op.inputs)
+        own = () if reads_answers(op) else op.inputs  # a judge reads its own inner call, whatever is said
+        slots.setdefault(op.role, set()).update(input.slot for input in own)
     for name, role in stage.document.roles.items():
         for slot_name, column in role.inputs.items():
             if name in slots and slot_name not in slots[name]:
@@ -145,6 +147,8 @@ def _estimator(stage: Stage, role: schema.EstimatorRole, op: Op) -> Op | None:
 
 
 def _reward(stage: Stage, role: schema.RewardRole, op: Op) -> Op | None:
+    if role.judge is not None and is_inner(op.method):
+        return replace(op, params=params.ask_params(role, role.judge))
     rewards = replace(FIELDS["rewards"], unit=Unit(role.unit))
     if op.method == "compare" and role.flavour not in COMPARING:
         stage.refuse("FR0227", op.span, role=op.role, flavour=f"`{role.flavour}`")
@@ -184,6 +188,7 @@ def _score_inputs(stage: Stage, role: schema.RewardRole, op: Op) -> tuple[Input,
         parse = signature_of(role.judge.parse, stage.folder, stage.span("roles", op.role, "judge", "parse"))
         if isinstance(parse, Diagnostic):
             stage.problems.append(parse)
+        return (slot(ANSWERS[op.method]),)
     # A reward model has a tokenizer of its own, so it reads text (LANGUAGE.md, "Binding" 6).
     return (slot("prompt"), slot("response"))
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from flowrl.compiler.lower.mixes import longest_prompt
 from flowrl.compiler.lower.stage import Stage
 from flowrl.graph.params import (
+    AskParams,
     CorrectionParams,
     DataParams,
     EngineParams,
@@ -32,6 +33,7 @@ from flowrl.spec.roles import (
     EstimatorRole,
     FilterRole,
     GeneratorRole,
+    JudgeDocument,
     RewardRole,
     RoleDocument,
     TrainerRole,
@@ -194,13 +196,25 @@ def estimate_params(stage: Stage, name: str, role: EstimatorRole) -> EstimatePar
 
 
 def score_params(role: RewardRole) -> ScoreParams:
+    """Of a judge only how its model's answers are read; `ask_params` has the rest."""
     return ScoreParams(
         flavour=role.flavour,
-        function=role.function,
+        function=role.function if role.judge is None else role.judge.parse,
         args=dict(role.args),
-        timeout_seconds=role.timeout_seconds,
+        timeout_seconds=role.timeout_seconds if role.judge is None else None,
         micro_batch_tokens=role.micro_batch_tokens,
         extra=_flavour(role),
+    )
+
+
+def ask_params(role: RewardRole, judge: JudgeDocument) -> AskParams:
+    own = role.generate
+    return AskParams(
+        template=judge.template,
+        endpoint=judge.endpoint,
+        parallel=judge.parallel,
+        timeout_seconds=role.timeout_seconds,
+        sampling=own.model_dump(mode="json", exclude_none=True) if isinstance(own, GenerateDocument) else {},
     )
 
 
@@ -250,15 +264,13 @@ def kl_params(kl: KlDocument | None) -> KlParams | None:
 
 
 def _flavour(role: RewardRole) -> dict[str, Any]:
-    """Keys of a judge, sandbox, router or combine, as a plan file holds them."""
-    blocks = {name: getattr(role, name) for name in ("judge", "sandbox", "router")}
+    """Keys of a sandbox, router or combine, as a plan file holds them."""
+    blocks = {name: getattr(role, name) for name in ("sandbox", "router")}
     found: dict[str, Any] = {
         name: b.model_dump(mode="json", exclude_none=True) for name, b in blocks.items() if b is not None
     }
     if role.combine is not None:
         found["combine"] = dict(role.combine)
-    if isinstance(role.generate, GenerateDocument):
-        found["generate"] = role.generate.model_dump(mode="json", exclude_none=True)
     return found
 
 

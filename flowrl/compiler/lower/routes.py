@@ -1,7 +1,8 @@
-"""Rewards made of other rewards: what routers and combinations name, and the inner calls of a router.
+"""Rewards made of other rewards: what routers and combinations name, and the inner calls of routers and judges.
 
-A router is fed once; each reward it routes to is fed the same, and the router reads it. These edges are derived: shown,
-never written. Which value of the column goes where, and whether every value has a reward, is seen by the graph.
+A router is fed once; each reward it routes to is fed the same, and the router reads it. So is a judge, and its inner
+call asks the model. These edges are derived: shown, never written. Which value of the column goes where, and whether
+every value has a reward, is seen by the graph.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from flowrl.compiler.lower.stage import Stage
 from flowrl.diag.span import Span
 from flowrl.graph.algorithms import backward, find_cycle, reachable
 from flowrl.graph.graph import Edge, EdgeKind, Input, Op
+from flowrl.graph.judges import ASKS
 from flowrl.graph.params import ScoreParams
 from flowrl.graph.routes import route_of
 from flowrl.spec.roles import RouterDocument
@@ -38,13 +40,15 @@ def check_rewards(stage: Stage) -> None:
 
 
 def routed(stage: Stage, edges: Iterable[Edge], sites: dict[str, CallSite]) -> tuple[Edge, ...]:
-    """The edges with those of inner calls behind them, routers within routers too; adds the sites of inner calls."""
+    """The edges with those of inner calls behind them, those of inner calls' own too; adds the sites of inner calls.
+    FR0340 for an edge from an inner call to its router that is written."""
     found = {edge.id: edge for edge in edges}
     known = -1
     while known != len(found):
         known = len(found)
         for site in tuple(sites.values()):
             _route(stage, site, found, sites)
+            _ask(stage, site, found, sites)
     return tuple(found.values())
 
 
@@ -68,14 +72,41 @@ def _route(stage: Stage, site: CallSite, found: dict[str, Edge], sites: dict[str
     if not isinstance(role, RewardRole) or role.router is None or site.name.method != "score":
         return
     tags = _tags(stage, site, role.router.by, found.values())
-    label = "" if site.name.label is None else f"@{site.name.label}"
+    label = _label(site)
     routes = {f"{reward}.score{label}": span for reward, span in _routes(stage, site.name.role, role.router, tags)}
+    _call(stage, site, routes, found, sites)
+
+
+def _ask(stage: Stage, site: CallSite, found: dict[str, Edge], sites: dict[str, CallSite]) -> None:
+    """The inner call of a judge: of the same role, at the same label."""
+    name = site.name
+    role = stage.document.roles.get(name.role)
+    if isinstance(role, RewardRole) and role.judge is not None and name.method in ASKS:
+        span = stage.key_span("roles", name.role, "judge")
+        _call(stage, site, {f"{name.role}.{ASKS[name.method]}{_label(site)}": span}, found, sites)
+
+
+def _call(
+    stage: Stage,
+    site: CallSite,
+    inner: Mapping[str, Span | None],
+    found: dict[str, Edge],
+    sites: dict[str, CallSite],
+) -> None:
+    """Inner calls of a call, each with the place that names it: fed what the call is fed, and read by it."""
     into = [e for e in found.values() if e.target == site.name.text and e.kind is EdgeKind.DATA]
-    feeds = [e for e in into if e.source not in routes]
-    for inner, span in routes.items():
-        sites.setdefault(inner, CallSite(parse_name(inner), span, derived=True))
-        for edge in (*(_fed(feed, inner, span) for feed in feeds), _read(inner, site.name.text, span)):
+    for edge in (e for e in into if e.source in inner and not e.derived):
+        fix = f"delete this edge: `{site.name.text}` calls `{edge.source}` and reads it"
+        stage.refuse("FR0340", edge.span, inner=edge.source, caller=site.name.text, fix=fix)
+    feeds = [e for e in into if e.source not in inner]
+    for id, span in inner.items():
+        sites.setdefault(id, CallSite(parse_name(id), span, derived=True))
+        for edge in (*(_fed(feed, id, span) for feed in feeds), _read(id, site.name.text, span)):
             found.setdefault(edge.id, edge)
+
+
+def _label(site: CallSite) -> str:
+    return "" if site.name.label is None else f"@{site.name.label}"
 
 
 def _routes(
@@ -113,8 +144,9 @@ def _resets(stage: Stage, edges: Iterable[Edge]) -> Iterator[tuple[str, str]]:
 
 
 def _fed(feed: Edge, inner: str, span: Span | None) -> Edge:
-    """The inner call is fed what its router is fed, and as often."""
-    return replace(feed, id=f"{feed.source} -> {inner}", target=inner, derived=True, span=span)
+    """The inner call is fed what its caller is fed, and as often."""
+    origin = (*feed.origin, feed.id)
+    return replace(feed, id=f"{feed.source} -> {inner}", target=inner, origin=origin, derived=True, span=span)
 
 
 def _read(inner: str, router: str, span: Span | None) -> Edge:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from flowrl.diag.diagnostic import Diagnostic, diagnose
 from flowrl.graph.algorithms import reachable
-from flowrl.graph.graph import EdgeKind, Graph, Kind, Op
+from flowrl.graph.graph import Edge, EdgeKind, Graph, Kind, Op
+from flowrl.graph.judges import judge_of
 from flowrl.graph.lag import rollout_of
-from flowrl.graph.params import ScoreParams
+from flowrl.graph.params import AskParams
 
 _WAITS = (EdgeKind.DATA, EdgeKind.INTERACTION)
 
@@ -42,9 +43,14 @@ def _endless(graph: Graph) -> tuple[Diagnostic, ...]:
         waits = [e for e in graph.declared if e.target in upstream and e.kind in _WAITS]
         if outside is None or any(e.timeout_seconds is not None for e in waits):
             continue
-        edge = next((e for e in waits if outside.id in (e.source, e.target)), waits[0])
-        return (diagnose("FR0614", edge.span or op.span, op=op.id, outside=outside.id, edge=edge.id),)
+        edge = _written(graph, next((e for e in waits if outside.id in (e.source, e.target)), waits[0]))
+        return (diagnose("FR0614", edge.span or op.span, op=op.id, outside=judge_of(outside), edge=edge.id),)
     return ()
+
+
+def _written(graph: Graph, edge: Edge) -> Edge:
+    """The edge that feeds the caller, where `edge` feeds an inner call."""
+    return next((e for e in graph.declared if e.id in edge.origin[:1]), edge)
 
 
 def _upstream(graph: Graph, op: Op) -> frozenset[str]:
@@ -56,20 +62,14 @@ def _upstream(graph: Graph, op: Op) -> frozenset[str]:
 def _is_outside(graph: Graph, op: Op) -> bool:
     if graph.role(op.role).kind is Kind.ENV:
         return op.method == "step"
-    return isinstance(op.params, ScoreParams) and _endpoint(op.params) is not None and op.params.timeout_seconds is None
-
-
-def _endpoint(params: ScoreParams) -> str | None:
-    judge: dict[str, str] = params.extra.get("judge", {})
-    return judge.get("endpoint")
+    return isinstance(op.params, AskParams) and op.params.endpoint is not None and op.params.timeout_seconds is None
 
 
 def _remote(graph: Graph, op: Op) -> Diagnostic | None:
     params = op.params
-    if not isinstance(params, ScoreParams) or graph.role(op.role).kind is not Kind.REWARD:
+    if not isinstance(params, AskParams):
         return None
-    endpoint = _endpoint(params)
-    role = graph.role(op.role)
+    endpoint, role = params.endpoint, graph.role(op.role)
     if endpoint is None or (params.timeout_seconds is not None and role.on_error != "abort"):
         return None
     lacks = (

@@ -9,6 +9,7 @@ from typing import Any, cast
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Label, diagnose
 from flowrl.diag.near import near_names
 from flowrl.graph.graph import Graph, Op
+from flowrl.graph.judges import judge_method, judge_of
 from flowrl.graph.params import DataParams, ScoreParams
 from flowrl.graph.routes import REST, route_of, values_of
 
@@ -134,9 +135,9 @@ def _lacking(graph: Graph, op: Op, mix: Op) -> Iterator[Diagnostic]:
     """FR0238 for a routed reward that reads what one of its own sources does not keep."""
     for tag in _tags(graph, op, mix):
         reward = route_of(_routed(op).routes, tag)
-        inner = next((o for o in graph.ops if o.role == reward and o.label == op.label and o.method == "score"), None)
-        if inner is not None:
-            yield from _lacks(inner, tag, _sources(mix)[tag], mix)
+        for inner in graph.ops:
+            if (inner.role, inner.label, judge_method(inner.method)) == (reward, op.label, "score"):
+                yield from _lacks(inner, tag, _sources(mix)[tag], mix)
 
 
 def _lacks(reader: Op, tag: str, source: DataParams, mix: Op) -> Iterator[Diagnostic]:
@@ -148,4 +149,4 @@ def _lacks(reader: Op, tag: str, source: DataParams, mix: Op) -> Iterator[Diagno
         span = mix.spans.get(f"mix.{tag}") or mix.span
         also = [] if span is None else [Label(span, f"samples of `{tag}` come from here")]
         fix = f"keep it there: `{tag}: {{keep: [{input.field}]}}`, or route `{tag}` to another reward"
-        yield diagnose("FR0238", reader.span, also=also, op=reader.id, field=input.field, source=tag, fix=fix)
+        yield diagnose("FR0238", reader.span, also=also, op=judge_of(reader), field=input.field, source=tag, fix=fix)

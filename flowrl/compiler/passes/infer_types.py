@@ -12,6 +12,7 @@ from flowrl.compiler.frames import misaligned
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
 from flowrl.graph.algorithms import find_cycle
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Op
+from flowrl.graph.judges import judge_of
 from flowrl.graph.params import ForwardParams, GenerateParams, UpdateParams
 from flowrl.graph.records import Records, records
 from flowrl.graph.signatures import FIELDS
@@ -97,7 +98,9 @@ def _bound(graph: Graph, found: Records, op: Op, faults: list[_Fault]) -> Op:
             continue
         result = bind(graph, found, op, input)
         if isinstance(result, Diagnostic):
-            faults.append(_Fault(op, input, result))
+            written = graph.op(judge_of(op))  # what an inner call lacks, the judge lacks
+            told = bind(graph, found, written, input)
+            faults.append(_Fault(written, input, told if isinstance(told, Diagnostic) else result))
         elif result is not None:
             inputs.append(result)
     return replace(op, inputs=tuple(inputs))

@@ -9,7 +9,7 @@ from typing import Any
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
 from flowrl.diag.near import near_names
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Kind, Op
-from flowrl.graph.params import DataParams, GenerateParams
+from flowrl.graph.params import AskParams, DataParams, GenerateParams
 from flowrl.graph.records import Records, records
 from flowrl.graph.types import Granularity, Unit
 
@@ -73,7 +73,8 @@ class _Spaces:
             else:
                 clash = _apart(joined.calls, other.calls) or _apart(joined.data, other.data)
             if clash:
-                self._bad.append(self._clash(op, joined if joined.data or joined.calls else None, other, edge))
+                if not isinstance(op.params, AskParams):  # the judge is fed the same, and is told of
+                    self._bad.append(self._clash(op, joined if joined.data or joined.calls else None, other, edge))
                 continue
             joined = _Space(joined.calls | other.calls, joined.data | other.data)
         if isinstance(op.params, GenerateParams):

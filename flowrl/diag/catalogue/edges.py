@@ -36,4 +36,11 @@ CODES: tuple[Code, ...] = (
         why="a role holds one version of one trainer's weights",
         help="give each trainer a receiver of its own",
     ),
+    Code(
+        id="FR0340",
+        headline="inner call that is written",
+        label="`{caller}` calls `{inner}` itself",
+        why="inner calls of routers and judges are drawn from the edges into their callers; `flowrl show` shows them",
+        help="{fix}",
+    ),
 )

@@ -13,7 +13,8 @@ from math import ceil
 from typing import Any, cast
 
 from flowrl.graph.graph import Graph, Op
-from flowrl.graph.params import DataParams, FilterParams, ScoreParams, UpdateParams
+from flowrl.graph.judges import asks_pairs, judge_method, judge_of
+from flowrl.graph.params import AskParams, DataParams, FilterParams, ScoreParams, UpdateParams
 from flowrl.graph.rows import Rows as RowCounts
 from flowrl.graph.types import Granularity
 from flowrl.placement.cost.ledger import Given
@@ -42,7 +43,7 @@ class Counts:
 
     def rows(self, op: Op) -> Rows:
         """A validation set's size is not known before it is read: `step.prompts` stands for it."""
-        if is_judge(op) and op.method == "compare":
+        if asks_pairs(op):
             each = self._rows.samples_per_prompt(op)
             pairs = Given(each * (each - 1) // 2, f"pairs of {each} samples")
             return Rows(self._prompts(op), pairs)
@@ -62,9 +63,9 @@ class Counts:
         return self._rows.space(op)
 
     def assumed(self, op: Op) -> Assumption | None:
-        """What `assume:` says of the op, or of its role's op without a label."""
+        """What `assume:` says of the op, or of its role's op without a label; of a judge's inner call, of the judge."""
         said = self.request.assume
-        return said.get(op.id) or said.get(f"{op.role}.{op.method}")
+        return said.get(judge_of(op)) or said.get(f"{op.role}.{judge_method(op.method)}")
 
     def _samples(self, op: Op) -> Given:
         if op.granularity is Granularity.PROMPT:
@@ -125,18 +126,13 @@ class Counts:
 
     def _share(self, op: Op) -> Given | None:
         """Of a routed reward."""
-        if op.role not in self._shares or not isinstance(op.params, ScoreParams):
+        if op.role not in self._shares or not isinstance(op.params, ScoreParams | AskParams):
             return None
         said = self.assumed(op)
         if said is not None and said.share is not None:
             return Given(said.share, f"share {said.share:.0%}, {said.origin}")
         share, origin = self._shares[op.role]
         return Given(share, f"share {share:.0%}, {origin}")
-
-
-def is_judge(op: Op) -> bool:
-    """Whether the op asks a model in words."""
-    return isinstance(op.params, ScoreParams) and op.params.flavour == "judge"
 
 
 def _route_shares(graph: Graph) -> Mapping[str, tuple[float, str]]:

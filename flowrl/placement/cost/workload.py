@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from flowrl.graph.graph import EdgeKind, Graph, Op
 from flowrl.graph.interactions import interactions
-from flowrl.graph.params import DataParams, EnvParams, ForwardParams, GenerateParams, ScoreParams, UpdateParams
+from flowrl.graph.judges import asks_pairs, inner_of, reads_answers
+from flowrl.graph.params import AskParams, DataParams, EnvParams, ForwardParams, GenerateParams, UpdateParams
 from flowrl.machine.shape import ModelShape
-from flowrl.placement.cost.counts import Counts, Rows, is_judge
+from flowrl.placement.cost.counts import Counts, Rows
 from flowrl.placement.cost.denoiser import denoise_passes, image_lengths
 from flowrl.placement.cost.ledger import Given
 from flowrl.placement.request import PlacementRequest
@@ -79,8 +79,10 @@ class Workload:
         return found
 
     def writes_text(self, op: Op) -> bool:
-        """Whether an engine decodes in the op: generate, or a judge's own model."""
-        return isinstance(op.params, GenerateParams) or (is_judge(op) and self._model(op) is not None)
+        """Whether an engine decodes in the op: generate, or the inner call of a judge with a model of its own."""
+        return isinstance(op.params, GenerateParams) or (
+            isinstance(op.params, AskParams) and self._model(op) is not None
+        )
 
     def lengths(self, op: Op) -> Lengths:
         """Of the rows that `op` reads, or of a judge's calls. A denoiser's are its steps: see `passes`."""
@@ -90,8 +92,10 @@ class Workload:
         return found
 
     def _lengths_of(self, op: Op) -> Lengths:
-        if is_judge(op):
-            return self._judged(op)
+        if isinstance(op.params, AskParams):
+            return self._asked(op, op.params)
+        if reads_answers(op):
+            return self.lengths(self._ops[inner_of(op)])
         generate = self._generate(op)
         data = self._data(op)
         if generate is None:
@@ -142,16 +146,16 @@ class Workload:
         made = [(o.params.max_response_tokens, o) for o in calls if isinstance(o.params, GenerateParams)]
         return max(made, key=lambda each: each[0])[1] if made else None
 
-    def _judged(self, op: Op) -> Lengths:
-        """A judge reads the prompt with its response, or both responses of a pair. Its template is not counted."""
-        assert isinstance(op.params, ScoreParams)
+    def _asked(self, op: Op, params: AskParams) -> Lengths:
+        """A judge's model reads the prompt with its response, or both responses of a pair. The template is not
+        counted."""
         generate, data = self._generate(op), self._data(op)
         read = self.lengths(generate) if generate is not None else self._lengths_of_data(data, op)
-        count = 2 if op.method == "compare" else 1
+        count = 2 if asks_pairs(op) else 1
         how = f"prompt and {count} response{'s' if count > 1 else ''}; the judge's template is not counted"
         most = read.prompt_most.value + count * read.response_most.value
         mean = read.prompt_mean.value + count * read.response_mean.value
-        sampling: dict[str, Any] = op.params.extra.get("generate", {})
+        sampling = params.sampling
         longest = sampling.get("max_response_tokens")
         answer = Given(longest or JUDGE_TOKENS, f"roles.{op.role}.generate" if longest else "rule: a judge's answer")
         said = self._counts.assumed(op)
@@ -168,7 +172,7 @@ class Workload:
 
     def seconds(self, op: Op) -> Given | None:
         """What `assume:` says of the latency of one call."""
-        assumed = self._counts.assumed(op)
+        assumed = None if reads_answers(op) else self._counts.assumed(op)  # a judge's are of its inner call
         return None if assumed is None or assumed.seconds is None else Given(assumed.seconds, assumed.origin)
 
     def _response_origin(self, role: str, key: str) -> str:

@@ -12,6 +12,7 @@ from functools import partial
 from math import ceil
 
 from flowrl.graph.graph import EdgeKind, Graph, Op
+from flowrl.graph.judges import reads_answers
 from flowrl.graph.params import ForwardParams, ScoreParams, UpdateParams
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
@@ -151,7 +152,7 @@ class _PoolMemory:
             return [*sampler_lines(role), line("layer work", role.role.name, "bytes", "T*a", inputs)]
         if self.work.writes_text(op):
             return engine_memory.generate_lines(role, self.work.rows(op), self.work.lengths(op), self.limit)
-        if engine_memory.is_vllm(role):
+        if engine_memory.is_vllm(role) or reads_answers(op):
             return self._resident(role)
         tokens, micro_batches = self._micro_batch(role, op)
         if op.method == "update":

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from flowrl.graph.graph import Kind, Op
-from flowrl.graph.params import EnvParams, ScoreParams
+from flowrl.graph.judges import reads_answers
+from flowrl.graph.params import AskParams, EnvParams, ScoreParams
 from flowrl.machine.cluster import Cluster
 from flowrl.placement.cost.denoiser import pass_seconds
 from flowrl.placement.cost.ledger import Given, bytes_of, line
@@ -45,8 +46,9 @@ class OpTime:
         return [line("host work", op.role, "seconds", "ceil(N/k)*s", {**inputs, "k": at_once})]
 
     def _row_seconds(self, op: Op) -> Given:
-        if isinstance(op.params, ScoreParams) and op.params.flavour in CALL_SECONDS:
-            return Given(CALL_SECONDS[op.params.flavour], f"assumed, a call of a {op.params.flavour}")
+        called = _called(op)
+        if called is not None:
+            return Given(CALL_SECONDS[called], f"assumed, a call of a {called}")
         kind = self.work.graph.role(op.role).kind
         return Given(HOST_SECONDS.get(kind, OTHER_HOST_SECONDS), "assumed, a row")
 
@@ -77,8 +79,8 @@ class OpTime:
         return lines
 
     def on_devices(self, placed: Placed, op: Op) -> Lines:
-        """One firing of an op on its pool."""
-        if placed.shape is None:
+        """One firing of an op on its pool. Reading a judge's answers takes no model."""
+        if placed.shape is None or reads_answers(op):
             return self.host(op)
         passes = self.work.passes(op)
         if passes is not None and placed.backend == "diffusers":
@@ -201,10 +203,17 @@ class OpTime:
 def calls_at_once(op: Op) -> Given | None:
     """How many calls of a judge's endpoint, a sandbox or an environment run at once; None for what runs row by row."""
     params = op.params
-    if isinstance(params, EnvParams):
+    if isinstance(params, EnvParams | AskParams):
         written = params.parallel
-    elif isinstance(params, ScoreParams) and params.flavour in CALL_SECONDS:
+    elif isinstance(params, ScoreParams) and _called(op) is not None:
         written = params.extra[params.flavour].get("parallel")
     else:
         return None
     return Given(CALLS_AT_ONCE, "assumed") if written is None else Given(written, f"roles.{op.role}: parallel")
+
+
+def _called(op: Op) -> str | None:
+    """What serves the op call by call: a judge or a sandbox."""
+    if isinstance(op.params, AskParams):
+        return "judge"
+    return "sandbox" if isinstance(op.params, ScoreParams) and op.params.flavour == "sandbox" else None

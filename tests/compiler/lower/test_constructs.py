@@ -53,7 +53,7 @@ def test_images_go_to_every_model_that_reads_the_prompt(folder: Path) -> None:
         ),
     )
     readers = ("actor_infer.generate", "reference.log_probs", "critic.values", "critic.update", "actor_train.update")
-    for op in (*readers, "actor_train.log_probs", "judge.score"):
+    for op in (*readers, "actor_train.log_probs", "judge.ask"):
         assert inputs(graph, op)["images"] == "data.pictures.images", op
     assert "images" not in inputs(graph, "reward.score")
     assert "images" not in inputs(graph, "advantage.estimate")
@@ -142,7 +142,9 @@ def test_judges_and_functions_compare_within_a_group(folder: Path) -> None:
     }
     graph = compiled(folder, flow(edges, **roles, reward=JUDGE))
     expected = {"prompt": "data.train.prompt", "response": "actor_infer.generate.response"}
-    assert (inputs(graph, "reward.compare"), graph.op("reward.compare").granularity) == (expected, "group")
+    assert (inputs(graph, "reward.ask_pairs"), graph.op("reward.ask_pairs").granularity) == (expected, "group")
+    assert inputs(graph, "reward.compare") == {"judge_answers": "reward.ask_pairs.judge_answers"}
+    assert graph.op("reward.compare").granularity == "group"
     assert units(graph, "pairs.estimate") == {"pair_sign": ("sample", "i8")}
     assert inputs(graph, "actor_train.update") == {
         "tokens": "actor_infer.generate.tokens",
