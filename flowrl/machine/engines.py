@@ -29,6 +29,11 @@ RESERVED: Mapping[str, frozenset[str]] = {
             "worker_extension_cls",
             "generation_config",
             "gpu_memory_utilization",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+            "enforce_eager",
+            "enable_sleep_mode",
+            "kv_cache_dtype",
         }
     ),
 }

@@ -68,8 +68,8 @@ Corrections = Annotated[
 class OptimizerDocument(Document):
     """How a trainer steps."""
 
-    name: Literal["adamw", "sgd"] = "adamw"
-    """Default adamw."""
+    name: Literal["adamw", "adamw_8bit", "sgd"] = "adamw"
+    """adamw_8bit keeps its moments in blocks of 8 bits. Default adamw."""
     lr: NotNegativeNumber = 1e-6
     """Peak learning rate. Default 1e-6."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -128,8 +128,38 @@ class EngineDocument(Extensible):
     """Whether the role leaves the device while another works. Default: the planner decides."""
     packing: bool = False
     """Rows of different lengths share a sequence without padding. Default false."""
+    zero_stage: Literal[1, 2, 3] | None = None
+    """What data parallelism cuts: 1 optimizer states, 2 gradients too, 3 weights too. Default 3; megatron has 1."""
+    shard_devices: Positive | None = None
+    """Ranks that share one copy of the states; dp holds several copies (hybrid shard). Default: all of dp."""
+    optimizer_offload: Share = 0.0
+    """Share of optimizer states and master weights that lives in host memory. Default 0."""
+    parameter_offload: bool = False
+    """Whether weights and states live in host memory and stream in layer by layer. Default false."""
+    cross_entropy: Literal["whole", "chunked", "fused"] = "whole"
+    """Logits in loss and log-probs: all at once, some tokens at a time, or never kept. Default whole."""
+    sequence_parallel: bool | None = None
+    """Whether tp cuts norms and residuals by tokens (megatron). Default: true with tp over 1."""
+    gradient_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Dtype that gradients are reduced and kept in. Default float32."""
+    master_dtype: Literal["float32", "bfloat16"] | None = None
+    """Dtype that a trainer keeps its weights in. Default: float32; the model's where they are frozen (LoRA)."""
     kv_fraction: Share = 0.85
     """Share of a device's memory for an engine's weights and KV cache. Default 0.85."""
+    max_sequences: Positive | None = None
+    """Sequences that one engine decodes at once. Default: the engine's own for the device."""
+    max_batch_tokens: Positive | None = None
+    """Tokens of one step of an engine, prompts and new ones. Default: the engine's own for the device."""
+    max_model_tokens: Positive | None = None
+    """Tokens of the longest sample an engine is started for. Default: the longest that the flow allows."""
+    cuda_graphs: bool = True
+    """Whether an engine captures its decode steps in graphs, which hold memory. Default true."""
+    sleep_level: Literal[1, 2] = 1
+    """Of an engine that leaves its device: 1 keeps its weights in host memory, 2 drops them. Default 1."""
+    kv_dtype: Literal["auto", "fp8"] = "auto"
+    """Numbers in an engine's KV cache; auto is the model's dtype. Default auto."""
+    weights_dtype: Literal["auto", "fp8"] = "auto"
+    """Numbers in an engine's weights; auto is the model's dtype. Default auto."""
     gpu_bytes: Positive | None = None
     """Bytes of a GPU that a function role uses. Default none."""
     extra: Arguments = Field(default_factory=dict)

@@ -66,6 +66,7 @@ DISTILLED: tuple[Edit, ...] = (
     (f"{SCORED}\n", ""),
     ("advantage.estimate -> actor_train.update", "teacher.log_probs -> actor_train.update"),
 )
+ENGINE: tuple[Edit, ...] = (("hidden_size: 32", "hidden_size: 128"), ("backend: hf", "backend: vllm, engine: {}"))
 INTERACTING: tuple[Edit, ...] = (
     (REWARD, 'room: {kind: env, env: "room.py:Room", max_turns: 2}'),
     ("data.train -> actor_infer.generate", "data.train -> room.reset"),
@@ -126,9 +127,30 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "`top_k` of a scorer": DISTILLED,
     "`on_error` of this kind of role": (("estimator: grpo", "estimator: grpo, on_error: drop"),),
     "`engine.gpu_bytes`": ((REWARD, REWARD.replace("}", ", engine: {gpu_bytes: 1000}}")),),
+    "`engine.sleep_level: 2`": (*ENGINE, ("engine: {}", "engine: {sleep_level: 2}")),
+    "`engine.weights_dtype: fp8`": (*ENGINE, ("engine: {}", "engine: {weights_dtype: fp8}")),
+    "`engine.kv_dtype: fp8` on a CPU": (*ENGINE, ("engine: {}", "engine: {kv_dtype: fp8}")),
+    "`engine.max_sequences` of a generator that is no engine": (
+        ("backend: hf", "backend: hf, engine: {max_sequences: 8}"),
+    ),
     "`engine.packing`": (("update: {loss: ppo}", "engine: {packing: true}, update: {loss: ppo}"),),
     "`recompute: selective`": (("update: {loss: ppo}", "engine: {recompute: selective}, update: {loss: ppo}"),),
     "`engine.extra` of a role without a model": (("estimator: grpo", "estimator: grpo, engine: {extra: {a: 1}}"),),
+    "`engine.zero_stage`": (("update: {loss: ppo}", "engine: {zero_stage: 2}, update: {loss: ppo}"),),
+    "`engine.shard_devices`": (("update: {loss: ppo}", "engine: {shard_devices: 1}, update: {loss: ppo}"),),
+    "`engine.optimizer_offload`": (("update: {loss: ppo}", "engine: {optimizer_offload: 0.5}, update: {loss: ppo}"),),
+    "`engine.parameter_offload`": (("update: {loss: ppo}", "engine: {parameter_offload: true}, update: {loss: ppo}"),),
+    "`engine.cross_entropy`": (("update: {loss: ppo}", "engine: {cross_entropy: fused}, update: {loss: ppo}"),),
+    "`gradient_dtype: bfloat16`": (("update: {loss: ppo}", "engine: {gradient_dtype: bfloat16}, update: {loss: ppo}"),),
+    "`engine.master_dtype`": (("update: {loss: ppo}", "engine: {master_dtype: bfloat16}, update: {loss: ppo}"),),
+    "`optimizer: {name: adamw_8bit}`": (("update: {loss: ppo}", "optimizer: {name: adamw_8bit}, update: {loss: ppo}"),),
+    "a layout of fsdp with tp, cp or ep": (
+        (
+            "step:",
+            "placement: {pools: {train: {gpus: 2, roles: [actor_train], layouts: {actor_train: {tp: 2}}}, "
+            "rollout: {gpus: 1, roles: [actor_infer]}}}\nstep:",
+        ),
+    ),
     "LoRA": (("max_positions: 96}", "max_positions: 96}\n    lora: {rank: 2, alpha: 4}"),),
     "`head: denoiser`": (
         (SHAPE, " {source: black-forest-labs/FLUX.1-dev, head: denoiser}"),

@@ -77,12 +77,13 @@ def engine_arguments(setup: RankSetup) -> dict[str, Any]:
     if setup.layout.tp > 1:
         arguments["distributed_executor_backend"] = "external_launcher"
     arguments |= _cpu_arguments(setup, config) if is_cpu(setup.device) else _gpu_arguments(setup)
+    arguments |= _limits(setup)
     return arguments | dict(setup.role.engine.extra)
 
 
 def _cpu_arguments(setup: RankSetup, config: Mapping[str, Any]) -> dict[str, Any]:
     tokens = context_tokens(setup, config)
-    sequences = setup.role.engine.extra.get("max_num_seqs", SEQUENCES)
+    sequences = setup.role.engine.max_sequences or SEQUENCES
     one = cache_bytes(setup, config, tokens, 1)
     return {
         "enforce_eager": True,
@@ -93,7 +94,20 @@ def _cpu_arguments(setup: RankSetup, config: Mapping[str, Any]) -> dict[str, Any
 
 
 def _gpu_arguments(setup: RankSetup) -> dict[str, Any]:
-    return {"gpu_memory_utilization": setup.role.engine.kv_fraction, "enable_sleep_mode": True}
+    engine = setup.role.engine
+    return {
+        "gpu_memory_utilization": engine.kv_fraction,
+        "enable_sleep_mode": True,
+        "enforce_eager": not engine.cuda_graphs,
+        "kv_cache_dtype": engine.kv_dtype,
+    }
+
+
+def _limits(setup: RankSetup) -> dict[str, Any]:
+    """What the flow says of the size of a batch; vLLM has values of its own for the rest."""
+    engine = setup.role.engine
+    given = {"max_num_seqs": engine.max_sequences, "max_num_batched_tokens": engine.max_batch_tokens}
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def faults(setup: RankSetup, config: Mapping[str, Any]) -> list[Diagnostic]:
@@ -172,8 +186,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def context_tokens(setup: RankSetup, config: Mapping[str, Any]) -> int:
     """Longest prompt + response the engine reserves for: what the flow allows, else all positions of the model."""
-    if setup.max_tokens is not None:
-        return setup.max_tokens
+    said = setup.role.engine.max_model_tokens or setup.max_tokens
+    if said is not None:
+        return said
     return int(config.get("max_position_embeddings", 2048))
 
 

@@ -32,7 +32,14 @@ OF_SOME_LOSSES = ("clip_ratio", "clip_dual", "clip_value", "beta")
 OF_RATIOS = ("old_log_probs", "correction", "entropy_coef")
 OF_TOKENS = ("max_response_tokens", "max_turn_tokens", "max_context_tokens", "temperature", "top_p", "top_k", "stop")
 OF_RANGES = ("keep_top", "min", "max")
-KV_BACKENDS = ("vllm",)
+KV_BACKENDS = ("vllm", "sglang", "tensorrt_llm")
+BATCH_BACKENDS = ("hf", "deepspeed")
+"""Generators whose cache grows with the batch: they have no budget of memory, but a most of sequences."""
+BUDGET_KEYS = ("kv_fraction", "max_batch_tokens", "max_model_tokens", "cuda_graphs", "sleep_level", "kv_dtype")
+
+SHARDING_BACKENDS = ("fsdp", "deepspeed", "megatron")
+SHARDING_KEYS = ("zero_stage", "shard_devices", "parameter_offload", "cross_entropy")
+TRAINER_KEYS = ("optimizer_offload", "gradient_dtype", "master_dtype")
 
 
 def check_effects(stage: Stage, calls: Iterable[str]) -> None:
@@ -213,15 +220,33 @@ def _engine(stage: Stage, name: str, role: RoleDocument) -> Iterator[Idle]:
     if model is None:
         yield ("backend",), f"`{name}` runs no model"
     if role.backend not in KV_BACKENDS:
-        yield ("engine", "kv_fraction"), f"it is for an engine with a KV cache ({', '.join(KV_BACKENDS)})"
+        why = f"it is for an engine with a KV cache ({', '.join(KV_BACKENDS)})"
+        yield from ((("engine", key), why) for key in (*BUDGET_KEYS, "weights_dtype"))
+    if role.backend not in KV_BACKENDS and not (role.backend in BATCH_BACKENDS and role.kind == "generator"):
+        yield ("engine", "max_sequences"), f"`{name}` decodes nothing"
     if not isinstance(role, schema.TrainerRole):
         yield ("engine", "recompute"), f"it trades compute for memory in a backward pass, and `{name}` has none"
     if isinstance(role, schema.GeneratorRole):
         yield ("engine", "packing"), f"`{name}` generates: its engine batches tokens by itself"
+    yield from _sharding(name, role)
     if model is not None:
         yield ("engine", "gpu_bytes"), f"it is what a function uses; the memory of `{name}` follows from its model"
     elif role.engine.gpu_bytes is None:
         yield ("engine", "offload"), f"`{name}` holds no device"
+
+
+def _sharding(name: str, role: RoleDocument) -> Iterator[Idle]:
+    """Keys of trainers, and of scorers and reward models that are sharded as they are."""
+    if role.backend not in SHARDING_BACKENDS or isinstance(role, schema.GeneratorRole):
+        why = f"it is for a model that is trained or scores ({', '.join(SHARDING_BACKENDS)})"
+        yield from ((("engine", key), why) for key in (*SHARDING_KEYS, "sequence_parallel", *TRAINER_KEYS))
+        return
+    if role.backend == "megatron":
+        yield ("engine", "zero_stage"), "megatron's distributed optimizer cuts optimizer states, as stage 1 does"
+    else:
+        yield ("engine", "sequence_parallel"), f"{role.backend} does not cut a layer's work by tokens"
+    if not isinstance(role, schema.TrainerRole):
+        yield from ((("engine", key), f"`{name}` is not trained") for key in TRAINER_KEYS)
 
 
 def _scored(stage: Stage, name: str, role: schema.RewardRole) -> Iterator[Idle]:

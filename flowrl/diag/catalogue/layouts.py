@@ -21,8 +21,8 @@ CODES: tuple[Code, ...] = (
         id="FR0433",
         headline="a prompt does not fit the engine's batch",
         label="`{role}` takes {budget:,} tokens at a time, and a sample may have {tokens:,}",
-        why="without chunked prefill an engine reads a prompt whole: max_num_batched_tokens {budget:,} < {tokens:,}",
-        help="set `max_num_batched_tokens: {tokens}` or more, or leave `enable_chunked_prefill` out",
+        why="without chunked prefill an engine reads a prompt whole: max_batch_tokens {budget:,} < {tokens:,}",
+        help="set `max_batch_tokens: {tokens}` or more, or leave `enable_chunked_prefill` out",
     ),
     Code(
         id="FR0434",

@@ -51,8 +51,8 @@ def _arguments(work: Workload, role: Role) -> Iterator[Diagnostic]:
     extra, span = role.engine.extra, role.spans.get("extra") or role.span
     for key in sorted(RESERVED.get(role.backend or "", frozenset()) & set(extra)):
         yield diagnose("FR0844", role.spans.get(f"engine.{key}", span), role=role.name, key=key)
-    budget = extra.get("max_num_batched_tokens")
-    if role.backend != "vllm" or role.kind is not Kind.GENERATOR or not isinstance(budget, int):
+    budget = role.engine.max_batch_tokens
+    if role.backend != "vllm" or role.kind is not Kind.GENERATOR or budget is None:
         return
     longest = max((work.lengths(op).most for op in work.graph.ops if op.role == role.name), default=0)
     if extra.get("enable_chunked_prefill") is False and budget < longest:
