@@ -15,6 +15,7 @@ from flowrl.api.graphs import STOPS, graphs_after
 from flowrl.api.init import init, presets
 from flowrl.api.keys import Key, find_keys, near_keys
 from flowrl.api.places import folder_of
+from flowrl.api.profile import load_profile
 from flowrl.compiler.lower.effects import idle
 from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.graph.graph import Graph
@@ -57,12 +58,13 @@ def fix(file: FilePath, sets: Sequence[str] = (), cluster: str | None = None) ->
     return changed, check(file, sets, cluster)
 
 
-def plan(file: FilePath, sets: Sequence[str] = (), cluster: str | None = None) -> Plan:
+def plan(file: FilePath, sets: Sequence[str] = (), cluster: str | None = None, profile: FilePath | None = None) -> Plan:
     """The plan of a flow file. `cluster`: a shorthand such as 16xH100-80G, a file, or None for what the flow says.
+    `profile`: a file that says what devices achieve, in place of the one that FlowRL brings.
 
     Raises FlowError with every fault of the flow; one that does not fit gives a plan with the verdict `infeasible`.
     """
-    return compile_spec(load(file, sets), cluster)
+    return compile_spec(load(file, sets), cluster, profile=None if profile is None else load_profile(profile))
 
 
 def render(plan: Plan, width: int = 100, color: bool = False, ascii: bool = False, flags: str = "") -> str:

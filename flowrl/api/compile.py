@@ -25,6 +25,7 @@ from flowrl.graph.graph import Graph
 from flowrl.graph.params import GenerateParams
 from flowrl.graph.text import graph_digest
 from flowrl.machine.cluster import Cluster
+from flowrl.machine.profile import PROFILE, Profile
 from flowrl.machine.shape import ModelShape
 from flowrl.placement.cost.price import price_lines
 from flowrl.placement.cost.workload import Workload
@@ -78,19 +79,20 @@ def check_as_planned(spec: FlowSpec, cluster: str | None = None) -> Checked:
     return Checked(checked.graphs, _once([*checked.diagnostics, *told], spec))
 
 
-def compile_spec(spec: FlowSpec, cluster: str | None = None) -> Plan:
-    """The plan of a flow on `cluster` (a shorthand, a file, or None for what the flow says).
+def compile_spec(spec: FlowSpec, cluster: str | None = None, *, profile: Profile | None = None) -> Plan:
+    """The plan of a flow on `cluster` (a shorthand, a file, or None for what the flow says), with the rates of
+    `profile` (None: those that FlowRL brings).
 
     Raises FlowError with every fault of the flow. A flow that does not fit gives a plan whose verdict is infeasible.
     """
     checked = check_spec(spec)
     if len(checked.graphs) < len(spec.stages):
         raise FlowError(checked.diagnostics)
-    machine, placed = _placed(spec, checked, cluster)
+    machine, placed = _placed(spec, checked, cluster, profile)
     stages = [_compile_stage(spec, index, each, machine) for index, each in enumerate(placed)]
     told = [diagnostic for each in placed for diagnostic in each.placement.diagnostics]
     diagnostics = _once([*checked.diagnostics, *told], spec)
-    return _plan(spec, machine, stages, diagnostics, sources_of(spec, checked.graphs))
+    return _plan(spec, machine, stages, diagnostics, sources_of(spec, checked.graphs), profile)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,23 +107,25 @@ class _Placed:
     program: Program
 
 
-def _placed(spec: FlowSpec, checked: Checked, cluster: str | None) -> tuple[Cluster, list[_Placed]]:
+def _placed(
+    spec: FlowSpec, checked: Checked, cluster: str | None, profile: Profile | None = None
+) -> tuple[Cluster, list[_Placed]]:
     """The machine, and every stage placed on it."""
     try:
         machine = cluster_of(spec, cluster)
-        return machine, _place(spec, checked, machine)
+        return machine, _place(spec, checked, machine, profile or PROFILE)
     except FlowError as error:
         raise FlowError(with_sources(spec, error.diagnostics)) from None
 
 
-def _place(spec: FlowSpec, checked: Checked, cluster: Cluster) -> list[_Placed]:
+def _place(spec: FlowSpec, checked: Checked, cluster: Cluster, profile: Profile) -> list[_Placed]:
     """Every stage in turn: models of later ones may be what earlier ones hand on."""
     placed: list[_Placed] = []
     earlier: dict[str, ModelShape] = {}
     for index, graph in enumerate(checked.graphs):
         shapes = shapes_of(graph, spec.folder, earlier)
         earlier |= handed_on(spec.stages[index].name, graph, shapes)
-        request = lower_placement(spec, index)
+        request = replace(lower_placement(spec, index), profile=profile)
         placement = place(graph, cluster, request, shapes)
         run = lower_stage_run(spec, index)
         placed.append(_Placed(graph, shapes, request, placement, run, emit(graph, placement.pools, run)))
@@ -172,6 +176,7 @@ def _plan(
     stages: list[StagePlan],
     diagnostics: tuple[Diagnostic, ...],
     sources: tuple[Source, ...],
+    profile: Profile | None,
 ) -> Plan:
     infeasible = any(d.exit_code == 4 for d in diagnostics)
     functions = [source for source in sources if source.role == "function"]
@@ -180,7 +185,7 @@ def _plan(
         digests=Digests(
             flow=digest([(stage.name, graph_digest(stage.graph), stage.run, stage.gate) for stage in stages]),
             cluster=digest(cluster),
-            profile=catalogue_digest(),
+            profile=catalogue_digest() if profile is None else digest((catalogue_digest(), profile)),
             code=digest((__version__, functions)),
         ),
         verdict="infeasible" if infeasible else "fits",

@@ -20,6 +20,7 @@ from flowrl.cli.options import (
     cluster_option,
     launcher_option,
     output_options,
+    profile_option,
     report_options,
     run_at_step,
     runs_option,
@@ -105,17 +106,24 @@ def check(
 @click.argument("file", type=click.Path(path_type=Path))
 @cluster_option
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan here as JSON.")
+@profile_option
 @sets_option
 @report_options
 @click.pass_context
 def plan(
-    context: click.Context, file: Path, cluster: str | None, output: Path | None, sets: tuple[str, ...], **_: object
+    context: click.Context,
+    file: Path,
+    cluster: str | None,
+    output: Path | None,
+    profile: Path | None,
+    sets: tuple[str, ...],
+    **_: object,
 ) -> None:
     """Say what runs, where, when, whether it fits and why. Needs no GPU and no weights."""
     from flowrl import api
 
     voice = voice_of(context)
-    made = api.plan(file, sets=sets, cluster=cluster)
+    made = api.plan(file, sets=sets, cluster=cluster, profile=profile)
     if output is not None:
         write(output, api.dumps(made))
     if voice.sarif:

@@ -42,6 +42,15 @@ def cluster_option(command: Command) -> Command:
     )(command)
 
 
+def profile_option(command: Command) -> Command:
+    return click.option(
+        "--profile",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="What devices and backends achieve, measured or fitted. Default: the profile that FlowRL brings.",
+    )(command)
+
+
 def launcher_option(command: Command) -> Command:
     return click.option(
         "--launcher",

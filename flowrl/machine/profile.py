@@ -1,71 +1,225 @@
 """Profile: what devices, links and backends achieve of their peak figures, and fixed costs. A frozen value.
 
-`PROFILE` is read from catalogue/profile.toml; `flowrl profile` and `flowrl calibrate` write files of the same fields.
-Every figure that is not a peak of the device catalogue and not arithmetic lives here, so that it can be measured,
-fitted and replaced in one place.
+`PROFILE` is read from catalogue/profile.toml; `flowrl plan --profile FILE` reads another file of the same fields, which
+`flowrl profile`, `flowrl calibrate` and the accuracy benchmark write. Every figure that is not a peak of the device
+catalogue and not arithmetic lives here, so that it can be measured, fitted and replaced in one place. Knows no formula.
 """
 
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from flowrl.machine.cluster import Device
+
+FACTORS = ("train", "forward", "decode", "link")
+SECONDS = (
+    "layer_seconds",
+    "micro_batch_seconds",
+    "decode_layer_seconds",
+    "decode_step_seconds",
+    "decode_sequence_seconds",
+)
 
 
 class DeviceRates(msgspec.Struct, frozen=True, kw_only=True):
     """Achieved shares of a device's peaks, and seconds that do not depend on size."""
 
     train: float
+    """Share of the bf16 peak that large matrix products reach, forward and backward."""
     forward: float
+    """The same forward alone."""
+    traffic: float
+    """Bytes that a layer moves beside its products, as a factor on those of a product's own matrices."""
     decode: float
+    """Share of the memory bandwidth in a decode step."""
     link: float
+    """Share of a link's bandwidth in a collective or a copy, inside a node."""
+    network: float
+    """Share of the network cards' bandwidth in a collective between nodes."""
+    link_seconds: float
+    """Latency of one hop of a collective inside a node."""
+    network_seconds: float
+    """Latency of one hop between nodes."""
+    overlap: float
+    """Share of compute behind which collectives of weights and gradients can hide."""
     layer_seconds: float
+    """Launching one layer's kernels, forward and backward."""
+    micro_batch_seconds: float
+    """One micro-batch, whatever its size."""
     decode_layer_seconds: float
+    """One layer in one decode step, whatever its size, with captured graphs."""
+    eager_layer_seconds: float
+    """The same without captured graphs."""
     decode_step_seconds: float
+    """One decode step, whatever its size: the scheduler."""
+    decode_sequence_seconds: float
+    """One sequence in one decode step: scheduling, sampling and text on the host."""
     source: str = "assumed"
 
 
 class BackendRates(msgspec.Struct, frozen=True, kw_only=True):
-    """Factors on a device's shares for one backend."""
+    """Factors on a device's rates for one backend, or one generation of it. `seconds`: on all its fixed seconds."""
 
     train: float = 1.0
     forward: float = 1.0
     decode: float = 1.0
     link: float = 1.0
+    seconds: float = 1.0
+    source: str = "assumed"
+
+
+class MoeRates(msgspec.Struct, frozen=True, kw_only=True):
+    """A mixture of experts."""
+
+    imbalance: float
+    """Tokens of the busiest expert rank over the mean."""
+    dispatch: float
+    """Bytes that sorting tokens by expert moves, in units of one token's copies to its experts."""
+    source: str = "assumed"
+
+
+class LengthModel(msgspec.Struct, frozen=True, kw_only=True):
+    """What a flow does not say of its responses."""
+
+    mean_share: float
+    """Mean response as a share of the most."""
     source: str = "assumed"
 
 
 class FixedCosts(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes_per_second: float
     sync_seconds: float
+    """A hand-over of weights beside its bytes."""
+    wake_seconds: float = 0.0
+    """Putting one role's state to sleep or waking it, beside its bytes."""
+    op_seconds: float = 0.0
+    """The controller's part of one firing of an op on devices: dispatch, collection, data movement."""
+    row_seconds: float = 0.0
+    """The controller's part of one row of such a firing."""
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
+class Constant(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure of a profile that a fit may move, and how far physics lets it."""
+
+    path: str
+    """Such as `device.gpu.train`."""
+    low: float
+    high: float
+    prior: float
+    """What it is without measurements."""
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
     origin: str
     """`assumed`, `fitted on …`, or the file that was measured."""
     device: dict[str, dict[str, Any]]
     """`gpu`, `cpu`, or a device's name → its rates; a name's own keys override those of its class."""
     backend: dict[str, BackendRates] = {}
+    """By name, `vllm`, or name and generation, `vllm@v0`, whose factors come on top."""
+    generation: dict[str, str] = {}
+    """Backend → the generation that is used; none: the current one."""
+    moe: MoeRates
+    lengths: LengthModel
     fixed: FixedCosts
+    error: float = 0.0
+    """Relative error of a step's time: the interval of an estimate."""
+    free: dict[str, list[float]] = {}
+    """Path of a constant → lowest, highest and prior value."""
 
     def rates(self, device: Device, backend: str = "") -> DeviceRates:
         """Of `backend` on `device`."""
-        merged = self.device["cpu" if device.is_cpu else "gpu"] | self.device.get(device.name, {})
-        factors = self.backend.get(backend)
+        return _rates(self, device.name, device.is_cpu, backend)
+
+
+@lru_cache(maxsize=4096)
+def _rates(profile: Profile, name: str, is_cpu: bool, backend: str) -> DeviceRates:
+    merged = profile.device["cpu" if is_cpu else "gpu"] | profile.device.get(name, {})
+    generation = profile.generation.get(backend)
+    for key in (backend, f"{backend}@{generation}"):
+        factors = profile.backend.get(key)
         if factors is not None:
-            merged = merged | {
-                key: merged[key] * getattr(factors, key) for key in ("train", "forward", "decode", "link")
-            }
-        return msgspec.convert(merged, DeviceRates)
+            merged = merged | {key: merged[key] * getattr(factors, key) for key in FACTORS}
+            merged = merged | {key: merged[key] * factors.seconds for key in SECONDS}
+    return msgspec.convert(merged, DeviceRates)
+
+
+def free_constants(profile: Profile) -> tuple[Constant, ...]:
+    """The figures that a fit may move, with bounds and priors, in the order of the file."""
+    return tuple(
+        Constant(path=path, low=low, high=high, prior=prior) for path, (low, high, prior) in profile.free.items()
+    )
+
+
+def value_of(profile: Profile, path: str) -> float:
+    """The figure at `path`. Raises KeyError if there is none."""
+    found: Any = msgspec.to_builtins(profile)
+    for name in path.split("."):
+        found = found[name]
+    return float(found)
+
+
+def with_constants(profile: Profile, values: Mapping[str, float], origin: str | None = None) -> Profile:
+    """The profile with the figures at the paths `values` replaced; sections on the way are made where missing."""
+    plain = cast("dict[str, Any]", msgspec.to_builtins(profile))
+    for path, value in values.items():
+        *way, last = path.split(".")
+        inner = plain
+        for name in way:
+            inner = inner.setdefault(name, {})
+        inner[last] = value
+    if origin is not None:
+        plain["origin"] = origin
+    return msgspec.convert(plain, Profile)
+
+
+def with_generation(profile: Profile, generation: Mapping[str, str]) -> Profile:
+    """The profile for other generations of backends: `{vllm: v0}`."""
+    return msgspec.structs.replace(profile, generation={**profile.generation, **generation})
 
 
 def read_profile(text: str) -> Profile:
-    """The profile in a TOML text. Raises ValueError (msgspec's, tomllib's) for other text."""
-    return msgspec.convert(tomllib.loads(text), Profile)
+    """The profile in a TOML text. Raises ValueError (msgspec's, tomllib's) for other text, and for a profile without
+    rates of GPUs and CPUs."""
+    profile = msgspec.convert(tomllib.loads(text), Profile)
+    for name in ("gpu", "cpu"):
+        if name not in profile.device:
+            raise ValueError(f"`device.{name}` is missing")
+        msgspec.convert(profile.device[name], DeviceRates)
+    return profile
+
+
+def write_profile(profile: Profile) -> str:
+    """The profile as TOML that `read_profile` reads back."""
+    plain = cast("dict[str, Any]", msgspec.to_builtins(profile))
+    scalars = [f"{key} = {_toml(value)}" for key, value in plain.items() if not isinstance(value, dict)]
+    tables: list[str] = []
+    for key, value in plain.items():
+        if isinstance(value, dict):
+            tables.extend(_table(key, cast("dict[str, Any]", value)))
+    return "\n".join([*scalars, *tables]) + "\n"
+
+
+def _table(name: str, fields: dict[str, Any]) -> list[str]:
+    own = [f"{_key(key)} = {_toml(value)}" for key, value in fields.items() if not isinstance(value, dict)]
+    lines = [f"\n[{name}]", *own] if own else []
+    for key, value in fields.items():
+        if isinstance(value, dict):
+            lines.extend(_table(f"{name}.{_key(key)}", cast("dict[str, Any]", value)))
+    return lines
+
+
+def _key(name: str) -> str:
+    return name if name.replace("_", "").replace("-", "").isalnum() else f'"{name}"'
+
+
+def _toml(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 PROFILE: Profile = read_profile(files("flowrl.machine").joinpath("catalogue/profile.toml").read_text(encoding="utf-8"))

@@ -13,6 +13,7 @@ import pytest
 from flowrl import api
 from flowrl.api.flow import Flow, load_flow
 from flowrl.diag.diagnostic import FlowError
+from flowrl.machine.profile import PROFILE, value_of, with_constants, write_profile
 from flowrl.plan.plan import Plan
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -94,6 +95,16 @@ def test_a_changed_reward_function_moves_the_code_digest_only(ppo: Plan, tmp_pat
         ppo.digests.cluster,
         ppo.digests.profile,
     )
+
+
+def test_a_profile_of_a_file_is_what_the_plan_is_made_with(ppo: Plan, tmp_path: Path) -> None:
+    """A GPU that reaches half as much trains longer; the lines name the file, and the digest tells the plans apart."""
+    slow = with_constants(PROFILE, {"device.gpu.train": value_of(PROFILE, "device.gpu.train") / 2})
+    (tmp_path / "slow.toml").write_text(write_profile(slow))
+    made = api.plan(EXAMPLES / "ppo.yaml", cluster="16xH100-80G", profile=tmp_path / "slow.toml")
+    assert made.digests.profile != ppo.digests.profile
+    assert made.digests.flow == ppo.digests.flow
+    assert made.stages[0].estimate.step_seconds > ppo.stages[0].estimate.step_seconds
 
 
 def test_check_and_plan_import_no_user_code(tmp_path: Path) -> None:

@@ -126,4 +126,11 @@ CODES: tuple[Code, ...] = (
         why="the cluster has several groups: {known}",
         help="write `group:` on the pool",
     ),
+    Code(
+        id="FR0525",
+        headline="file holds no profile",
+        label="`{file}`: {problem}",
+        why="a profile says what devices and backends achieve, in TOML with the fields of FlowRL's own",
+        help="write one with `flowrl profile`, or leave `--profile` out",
+    ),
 )
