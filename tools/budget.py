@@ -26,7 +26,7 @@ ROOM_LINES: Mapping[str, int] = {
     "flowrl/diag": 3000,
     "flowrl/execution": 1200,
     "flowrl/graph": 3100,
-    "flowrl/machine": 1200,
+    "flowrl/machine": 2600,
     "flowrl/placement": 4400,
     "flowrl/plan": 600,
     "flowrl/presets": 50,

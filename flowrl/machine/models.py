@@ -15,27 +15,13 @@ from os.path import isdir, isfile
 from pathlib import Path
 from typing import Any, cast
 
-from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, Respelt, diagnose
+from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.diag.near import edit_distance, near_names
 from flowrl.diag.span import Span
+from flowrl.machine.config import ARCHITECTURES, replace_help, shape_of_config, unknown_architecture
 from flowrl.machine.denoiser import DenoiserShape
 from flowrl.machine.shape import ModelShape
 from flowrl.machine.tokenizers import TOKENIZERS, vocab_size
-
-ARCHITECTURES: Mapping[str, Mapping[str, bool]] = {
-    "llama": {},
-    "mistral": {},
-    "mixtral": {},
-    "qwen2": {"qkv_bias": True},
-    "qwen2_5_vl": {"qkv_bias": True},
-    "qwen3": {"qk_norm": True},
-    "qwen3_moe": {"qk_norm": True},
-}
-"""`model_type` of config.json → what is fixed by the architecture and not written in the file (transformers'
-modeling_*.py: Qwen2Attention has biases on q, k and v; Qwen3Attention normalises q and k per head)."""
-
-MIXTURES = ("mixtral", "qwen3_moe")
-"""Architectures whose feed-forward is a mixture of experts (transformers 5 writes `num_local_experts` for both)."""
 
 INLINE_ARCHITECTURES = ("qwen2",)
 """What backends/models.py can make from a shape."""
@@ -75,16 +61,14 @@ def _from_source(source: str, folder: Path, span: Span | None) -> ModelShape:
     if source.startswith((".", "/", "~")) or source.count("/") != 1:
         name = Path(source).name
         near = near_names(name, _folders(place.parent))
-        helps = [_replace(source, source.rstrip("/").removesuffix(name) + near[0], "a folder", span)] if near else []
+        helps = (
+            [replace_help(source, source.rstrip("/").removesuffix(name) + near[0], "a folder", span)] if near else []
+        )
         raise FlowError(diagnose("FR0401", span, source=source, place=place, helps=helps))
     by_lower_case = {known.lower(): known for known in CARDS}
     near = [known for known in near_names(source.lower(), by_lower_case) if edit_distance(source.lower(), known) <= 2]
-    helps = [_replace(source, by_lower_case[near[0]], "a model", span)] if near else []
+    helps = [replace_help(source, by_lower_case[near[0]], "a model", span)] if near else []
     raise FlowError(diagnose("FR0402", span, source=source, place=place, helps=helps))
-
-
-def _replace(old: str, new: str, what: str, span: Span | None) -> Help:
-    return Respelt(text=f"{what} with a near name exists: `{new}` for `{old}`", span=span, old=old, new=new)
 
 
 def _folders(parent: Path) -> list[str]:
@@ -99,7 +83,7 @@ def _from_stage(source: str, stages: Mapping[str, ModelShape], span: Span | None
     if key in stages:
         return stages[key]
     near = near_names(key, list(stages))
-    helps = [_replace(source, f"stages.{near[0]}", "a role", span)] if near else []
+    helps = [replace_help(source, f"stages.{near[0]}", "a role", span)] if near else []
     known = ", ".join(f"stages.{name}" for name in stages) or "none: no stage comes before this one"
     raise FlowError(diagnose("FR0406", span, source=source, known=known, helps=helps))
 
@@ -120,77 +104,13 @@ def _from_folder(place: Path, source: str, span: Span | None) -> ModelShape:
     return shape_of_config(cast("dict[str, Any]", config), path=f"{source}/config.json", span=span)
 
 
-def shape_of_config(config: Mapping[str, Any], *, path: str | Path, span: Span | None = None) -> ModelShape:
-    """The shape that a Hugging Face config.json describes. Raises FlowError FR0403 (keys) or FR0404 (architecture)."""
-    architecture = str(config.get("model_type"))
-    if architecture not in ARCHITECTURES:
-        raise FlowError(_unknown_architecture(architecture, tuple(ARCHITECTURES), str(path), span))
-
-    def number(key: str, default: int | None = None) -> int:
-        value = config.get(key)
-        value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            fault = f"`{key}` is missing" if value is None else f"`{key}` is {value!r}, not a number from 1 up"
-            raise FlowError(diagnose("FR0403", span, path=path, fault=fault))
-        return value
-
-    heads, hidden = number("num_attention_heads"), number("hidden_size")
-    if config.get("mlp_only_layers") or config.get("decoder_sparse_step", 1) != 1:
-        fault = "it mixes dense and sparse layers, which the memory model does not know"
-        raise FlowError(diagnose("FR0403", span, path=path, fault=fault))
-    expert_key = next((key for key in ("num_local_experts", "num_experts") if key in config), "num_experts")
-    sparse = architecture in MIXTURES
-    vision = cast("dict[str, Any]", config.get("vision_config") or {})
-    names: list[str] = config.get("architectures") or []
-    attention_bias = bool(config.get("attention_bias", False))
-    fixed = ARCHITECTURES[architecture]
-    return ModelShape(
-        name=str(path),
-        origin=str(path),
-        architecture=architecture,
-        layers=number("num_hidden_layers"),
-        hidden=hidden,
-        heads=heads,
-        kv_heads=number("num_key_value_heads", heads),
-        head_dim=number("head_dim", max(1, hidden // heads)),
-        ffn=number("moe_intermediate_size" if architecture == "qwen3_moe" else "intermediate_size"),
-        vocab=number("vocab_size"),
-        max_positions=number("max_position_embeddings", 2048),
-        tied=bool(config.get("tie_word_embeddings", False)),
-        head="scalar" if any(name.endswith("ForSequenceClassification") for name in names) else "lm",
-        qkv_bias=fixed.get("qkv_bias", attention_bias),
-        output_bias=attention_bias and architecture != "qwen2",
-        ffn_bias=bool(config.get("mlp_bias", False)),
-        qk_norm=fixed.get("qk_norm", False),
-        vision_parameters=_vision_parameters(vision, hidden) if architecture == "qwen2_5_vl" else 0,
-        experts=number(expert_key) if sparse else 0,
-        experts_per_token=number("num_experts_per_tok") if sparse else 0,
-    )
-
-
-def _vision_parameters(vision: Mapping[str, Any], out: int) -> int:
-    """Qwen2.5-VL's image encoder: patches of 2 x 14 x 14 pixels, blocks with biases, a merger of 2 x 2 patches."""
-    h, ffn = int(vision.get("hidden_size", 1280)), int(vision.get("intermediate_size", 3420))
-    block = 4 * h * h + 4 * h + 3 * h * ffn + 2 * ffn + h + 2 * h
-    patch = 3 * int(vision.get("temporal_patch_size", 2)) * int(vision.get("patch_size", 14)) ** 2 * h
-    merged = h * int(vision.get("spatial_merge_size", 2)) ** 2
-    merger = h + merged * merged + merged + merged * out + out
-    return int(vision.get("depth", 32)) * block + patch + merger
-
-
-def _unknown_architecture(found: str, known: tuple[str, ...], where: str, span: Span | None) -> Diagnostic:
-    near = near_names(found, list(known))
-    helps = [_replace(found, near[0], "an architecture", span)] if near else []
-    return diagnose("FR0404", span, found=found, where=where, known=", ".join(known), helps=helps)
-
-
 # -- inline -----------------------------------------------------------------------------------------------------------
 
 
 def _from_inline(inline: Mapping[str, Any], name: str, span: Span | None) -> ModelShape:
     architecture = str(inline.get("architecture", "qwen2"))
     if architecture not in INLINE_ARCHITECTURES:
-        raise FlowError(_unknown_architecture(architecture, INLINE_ARCHITECTURES, "an inline shape", span))
+        raise FlowError(unknown_architecture(architecture, INLINE_ARCHITECTURES, "an inline shape", span))
     heads, hidden = int(inline["heads"]), int(inline["hidden_size"])
     kv_heads = int(inline.get("kv_heads") or heads)
     fault = _inline_fault(inline, hidden, heads, kv_heads)

@@ -11,7 +11,8 @@ import torch
 import transformers
 
 from flowrl.diag.diagnostic import FlowError
-from flowrl.machine.models import CARDS, card_entries, shape_of, shape_of_config
+from flowrl.machine.config import shape_of_config
+from flowrl.machine.models import CARDS, card_entries, shape_of
 from flowrl.machine.shape import ModelShape
 from flowrl.machine.tokenizers import vocab_size
 
