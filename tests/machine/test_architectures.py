@@ -1,4 +1,4 @@
-"""Architectures counted as transformers counts them: its module trees on the meta device are the second implementation."""
+"""Architectures counted as transformers counts them: its modules on the meta device are the second implementation."""
 
 from __future__ import annotations
 
