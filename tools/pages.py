@@ -58,15 +58,17 @@ What the names in a flow stand for, made from the tables that the compiler reads
 An edge names ops: `role.op`, for another call with parameters of its own `role.op@label`, for a data set `data.NAME`.
 An op finds a column by its name among what the ops upstream of it made; where two made it, `inputs:` on the reading
 role chooses one. `data.NAME` gives `prompt` and the columns under `keep`, and `response`, `pair_sign` or `images` where
-the data set names them.
+the data set names them. An inner call is drawn from the edges into the judge that makes it: `flowrl show` shows it, and
+no edge may name it.
 
 """
 VARYING = {
     ("trainer", "update"): ("what its loss reads, below", "metrics, and the next version of its weights"),
     ("reward", "score"): (
-        "the parameters of its function; `prompt` and `response` for a model or a judge",
+        "the parameters of its function; `prompt` and `response` for a model; the answers of `ask` for a judge",
         "`rewards`",
     ),
+    ("reward", "compare"): ("`prompt`, `response`; the answers of `ask_pairs` for a judge", "`rewards`"),
     ("estimator", "estimate"): ("what its estimator reads, below", "what its estimator writes, below"),
     ("filter", "select"): ("`by`, or the parameters of its function", "`keep`; rows that do not stay leave the step"),
     ("env", "reset"): ("columns of the data that its `reset` takes", "`prompt` of each sample"),
@@ -217,7 +219,10 @@ def _ops() -> str:
     for op in OPS:
         reads, writes = VARYING.get((op.kind, op.method), ("", ""))
         head = f", head {' or '.join(op.heads)}" if op.heads else ""
-        rows.append((f"{op.kind}{head}", f"`{op.method}`", reads or _read(op.reads), writes or _written(op.writes)))
+        note = ", a judge's inner call" if op.inner else ""
+        rows.append(
+            (f"{op.kind}{head}", f"`{op.method}`{note}", reads or _read(op.reads), writes or _written(op.writes))
+        )
     return _table(("kind of role", "op", "reads", "writes"), rows)
 
 

@@ -177,17 +177,19 @@ def test_three_stages_hand_their_model_on() -> None:
     assert held == [pytest.approx(4 * 3_754_622_976 / 32, rel=1e-6)] * 3
     assert homes(plan.stages[2])["reward"] == "host"
     # 16 * 8 episodes asked of a served judge, 32 at once, 2 s a call if nothing is assumed
-    assert seconds(plan.stages[2], "reward.score") == pytest.approx(16 * 8 / 32 * 2.0)
+    assert seconds(plan.stages[2], "reward.ask") == pytest.approx(16 * 8 / 32 * 2.0)
 
 
 def test_a_judge_compares_each_pair_once() -> None:
     """Two samples a prompt are one pair: 128 calls of a judge of 32B, whose answers are 16 tokens at most."""
     stage = stage_of("10")
-    reward = next(op for op in stage.graph.ops if op.id == "reward.compare")
+    asks = stage.graph.op("reward.ask_pairs")
     assert stage.graph.role("reward").kind is Kind.REWARD
-    assert reward.params is not None
+    assert (asks.granularity, asks.derived) == ("group", True)
     assert homes(stage)["reward"] == "all"
-    assert seconds(stage, "reward.compare") < seconds(stage, "actor_infer.generate")
+    assert 0 < seconds(stage, "reward.ask_pairs") < seconds(stage, "actor_infer.generate")
+    # 256 rewards are made of the answers, which takes no device
+    assert seconds(stage, "reward.compare") == pytest.approx(256 * 2e-4)
 
 
 def test_a_denoiser_paints_and_is_trained() -> None:

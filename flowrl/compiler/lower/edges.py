@@ -167,7 +167,7 @@ def _check_method(stage: Stage, name: Name, span: Span | None) -> bool:
         return True
     if is_inner(name.method) and isinstance(role, RewardRole) and role.judge is not None:
         judge = name.text.replace(f".{name.method}", f".{judge_method(name.method)}", 1)
-        fix = f"name `{judge}`: it asks, and reads the answers"
+        fix = f"name `{judge}`, which asks and reads the answers; delete an edge between the two"
         stage.refuse("FR0340", span, inner=name.text, caller=judge, fix=fix)
         return False
     of_head = f" with head {head}" if head is not None else ""
