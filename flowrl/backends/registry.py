@@ -28,10 +28,10 @@ BACKENDS: dict[tuple[Kind, str], str] = {
 }
 
 PLANNED: dict[Kind, tuple[str, ...]] = {
-    Kind.TRAINER: ("megatron",),
-    Kind.SCORER: ("megatron", "hf", "vllm"),
+    Kind.TRAINER: ("megatron", "deepspeed"),
+    Kind.SCORER: ("megatron", "deepspeed", "hf", "vllm"),
     Kind.GENERATOR: ("sglang", "diffusers"),
-    Kind.REWARD: ("vllm", "megatron", "hf"),
+    Kind.REWARD: ("vllm", "megatron", "deepspeed", "hf"),
     Kind.FILTER: ("function",),
     Kind.ENV: ("function",),
     Kind.FUNCTION: ("function",),

@@ -20,6 +20,8 @@ class Traits:
     """Kinds of role that it runs: trainer, generator, scorer, reward."""
     axes: tuple[str, ...]
     """Axes of a layout that may be larger than 1."""
+    searched: tuple[str, ...] = ()
+    """Axes that placement tries of itself; the others are as the flow asks."""
     dtypes: tuple[str, ...]
     offload: bool
     """Whether a role can leave its GPUs while another works there. On a CPU nothing leaves: memory is one."""
@@ -42,7 +44,7 @@ TRAITS: Mapping[str, Traits] = {
             backend="fsdp",
             kinds=("trainer", "scorer", "reward"),
             heads=("lm", "scalar", "denoiser"),
-            axes=("dp",),
+            axes=("dp", "tp", "cp", "ep"),
             dtypes=("float32", "bfloat16"),
             offload=True,
             memory_terms=(
@@ -57,12 +59,33 @@ TRAITS: Mapping[str, Traits] = {
                 "logits",
                 "reduce-scatter input",
             ),
-            source="torch.distributed.fsdp.fully_shard (FSDP2): parameters, gradients and states are sharded over dp",
+            source="torch.distributed.fsdp.fully_shard (FSDP2): parameters, gradients and states are sharded over dp; "
+            "tp by DTensor, cp by Ulysses, ep by torchtitan's and prime-rl's ExpertParallel",
+        ),
+        Traits(
+            backend="deepspeed",
+            kinds=("trainer", "scorer", "reward"),
+            axes=("dp", "cp"),
+            dtypes=("float32", "bfloat16", "float16"),
+            offload=True,
+            memory_terms=(
+                "weights",
+                "master weights",
+                "optimizer states",
+                "gradients",
+                "gradient buckets",
+                "gathered weights",
+                "activations",
+                "layer work",
+                "logits",
+            ),
+            source="DeepSpeed ZeRO stages 1 to 3 (Rajbhandari et al. 2020, arXiv:1910.02054), sequence parallel by Ulysses",
         ),
         Traits(
             backend="megatron",
             kinds=("trainer", "scorer", "reward"),
-            axes=("dp", "tp", "pp"),
+            axes=("dp", "tp", "pp", "cp", "ep"),
+            searched=("tp", "pp"),
             dtypes=("float32", "bfloat16"),
             offload=True,
             memory_terms=(
@@ -99,6 +122,7 @@ TRAITS: Mapping[str, Traits] = {
             backend="vllm",
             kinds=("generator", "scorer", "reward"),
             axes=("dp", "tp"),
+            searched=("tp",),
             dtypes=("float32", "bfloat16", "float16"),
             offload=True,
             memory_terms=("weights", "KV cache", "engine workspace"),

@@ -85,7 +85,7 @@ def _layout(graph: Graph, request: PlacementRequest, best: Candidate, pool: Pool
     passed = () if asked else best.laid.passed_over.get(entry.role, ())
     devices = f"{len(pool.devices)} × {pool.device}"
     traits = TRAITS.get(graph.role(entry.role).backend or "")
-    free = traits is not None and len(traits.axes) > 1 and len(pool.devices) > 1
+    free = traits is not None and bool(traits.searched) and len(pool.devices) > 1
     smallest = "fastest" if any(each.reason == "slower" for each in passed) else "smallest_that_fits"
     reason = "asked_for" if asked else smallest if free else "only_option"
     text = f"{entry.role} on {devices}: {layout_text(entry.layout)}"

@@ -152,16 +152,17 @@ class Layouts:
     def legal(self, draft: Draft, role: Role) -> Iterator[Layout]:
         """Layouts to try, the one that cuts least first."""
         count = len(draft.devices)
-        if role.model is None or role.backend not in ("vllm", "megatron"):
+        traits = TRAITS.get(role.backend or "")
+        if role.model is None or traits is None or not traits.searched:
             yield Layout(dp=count)
             return
-        shape, traits = self.shapes[role.model], TRAITS[role.backend]
+        shape = self.shapes[role.model]
         tensor = [
             tp
             for tp in legal_tp(traits, shape, count, draft.group.devices_per_node)
             if broken_group(draft.devices, tp) is None
         ]
-        deep = range(1, draft.group.nodes + 1) if "pp" in traits.axes else range(1, 2)
+        deep = range(1, draft.group.nodes + 1) if "pp" in traits.searched else range(1, 2)
         cuts = [
             (tp, pp)
             for tp in tensor

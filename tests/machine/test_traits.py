@@ -20,7 +20,8 @@ def test_tp_divides_the_heads() -> None:
 def test_tp_stays_in_a_node_and_divides_the_pool() -> None:
     assert legal_tp(VLLM, CARDS["Qwen/Qwen2.5-32B"], 6, 8) == (1, 2)
     assert legal_tp(VLLM, CARDS["Qwen/Qwen2.5-32B"], 32, 4) == (1, 2, 4)
-    assert legal_tp(FSDP, CARDS["Qwen/Qwen2.5-32B"], 8, 8) == (1,)
+    assert legal_tp(FSDP, CARDS["Qwen/Qwen2.5-32B"], 8, 8) == (1, 2, 4, 8)
+    assert legal_tp(TRAITS["hf"], CARDS["Qwen/Qwen2.5-32B"], 8, 8) == (1,)
 
 
 def test_key_value_heads_may_be_copied_by_vllm_alone() -> None:
@@ -36,7 +37,9 @@ def test_pp_divides_the_layers() -> None:
 
 
 def test_axes() -> None:
-    assert illegal_axis(FSDP, {"tp": 2}) == "tp"
+    assert illegal_axis(FSDP, {"tp": 2, "cp": 2}) is None
+    assert illegal_axis(FSDP, {"pp": 2}) == "pp"
+    assert illegal_axis(TRAITS["deepspeed"], {"tp": 2}) == "tp"
     assert illegal_axis(FSDP, {"dp": 8, "tp": 1}) is None
     assert illegal_axis(VLLM, {"tp": 2, "pp": 2}) == "pp"
     assert illegal_axis(MEGATRON, {"tp": 2, "pp": 2}) is None
