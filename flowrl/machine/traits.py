@@ -79,7 +79,7 @@ TRAITS: Mapping[str, Traits] = {
                 "layer work",
                 "logits",
             ),
-            source="DeepSpeed ZeRO stages 1 to 3 (Rajbhandari et al. 2020, arXiv:1910.02054), sequence parallel by Ulysses",
+            source="DeepSpeed ZeRO stages 1 to 3 (arXiv:1910.02054), sequence parallel by Ulysses",
         ),
         Traits(
             backend="megatron",
