@@ -1,0 +1,397 @@
+"""What fills a record's gaps: one rule for all records, printed with the table. Takes a Record, gives a Case.
+
+No rule knows a record; what differs between systems (which backend they train with) is in the table of SYSTEMS. A field
+that a rule fills is named in `Case.filled`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import erf, exp, log, sqrt
+from statistics import median
+
+from benchmarks.facts.cards import card_of
+from benchmarks.facts.records import Part, Record, number
+from flowrl.machine.traits import TRAITS
+
+REASONING = re.compile(
+    r"r1|distill|qwen3|qwq|think|\blrm\b|kimi|moonlight|glm-?[45]|gpt-?oss|deepseek-v4|minimax", re.IGNORECASE
+)
+"""Policies that write long chains of thought."""
+NOT_REASONING = re.compile(r"instruct-2507|coder|-base", re.IGNORECASE)
+MEDIAN_TOKENS = {"reasoning": 7000.0, "other": 500.0}
+SPREAD = {"reasoning": 1.4, "other": 1.1}
+PROMPT_TOKENS = 150.0
+SAMPLES = 16
+PROMPTS = 512
+UPDATES = 4
+MICRO_BATCH_TOKENS = 16384
+MOST_OVER_MEAN = 4.0
+LAG_OF_ASYNC = 1
+
+RULES: Mapping[str, str] = {
+    "response": "mean response = E[min(L, most)], L lognormal: median 7,000, sigma 1.4 for policies that reason (R1, "
+    "Distill, Qwen3, Thinking, Kimi, Moonlight, GPT-OSS), else median 500 and sigma 1.1; of algorithms with fixed "
+    "lengths the most itself; a most that is not said is 4 times the mean",
+    "prompt": "mean prompt = 150 tokens, at most half of its most; of fixed lengths the most itself",
+    "batch": "512 prompts a step",
+    "samples": "samples a prompt = those of tokens/s * step time / mean length, where all three are said; else 1 with "
+    "a critic or ReMax, else 16",
+    "updates": "4 updates a step",
+    "micro-batch": "micro_batch_tokens = 16,384 or the longest sample, whichever is more",
+    "roles": "roles as listed; PPO without words on the critic has actor, reference, critic and reward of its size",
+    "layout": "a layout that is not said is the planner's: tp, pp smallest that fit; of FSDP and DeepSpeed dp",
+    "split": "shares of the parts: as said; else half for generation; standalone models 1:1:2:2:2 (reference, reward, "
+    "actor, critic, engines)",
+    "lag": "async or one-step off without a number: lag 1; a threshold under 1 is lag 1 with partial rollout",
+    "old log-probs": "recomputed before the first update, unless the notes take the rollout's",
+    "recompute": "activations are recomputed in full",
+    "gpu": "a type that is not in its field is taken from the notes; none there: excluded",
+    "gpus a node": "8; of GB200 4",
+}
+
+
+@dataclass(frozen=True)
+class Pool:
+    name: str
+    gpus: int
+    roles: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A record with nothing missing."""
+
+    record: Record
+    gpu: str
+    count: int
+    per_node: int
+    models: Mapping[str, str]
+    """Part (actor, ref, critic, reward, cost) → card."""
+    algorithm: str
+    """ppo, grpo, remax or safe_rlhf."""
+    prompts: int
+    samples: int
+    updates: int
+    prompt_mean: float
+    prompt_most: int
+    response_mean: float
+    response_most: int
+    fixed: bool
+    lag: int
+    partial: bool
+    old_log_probs: str
+    train_backend: str
+    rollout_backend: str
+    train: Mapping[str, int]
+    rollout: Mapping[str, int]
+    pools: tuple[Pool, ...]
+    filled: tuple[str, ...]
+
+    @property
+    def tokens(self) -> float:
+        """Of a step, prompts and responses."""
+        return self.prompts * self.samples * (self.prompt_mean + self.response_mean)
+
+    @property
+    def longest(self) -> int:
+        return self.prompt_most + self.response_most
+
+
+class UnusableError(Exception):
+    """Why a record cannot be modelled."""
+
+
+def mean_response(name: str, most: float) -> float:
+    """Expected tokens of a response of the policy `name` with a limit of `most`: a lognormal, cut at the limit."""
+    kind = "reasoning" if reasons(name) else "other"
+    middle, spread = log(MEDIAN_TOKENS[kind]), SPREAD[kind]
+    z = (log(most) - middle) / spread
+    return exp(middle + spread**2 / 2) * _normal(z - spread) + most * (1 - _normal(z))
+
+
+def reasons(name: str) -> bool:
+    """Whether a policy of that name writes long chains of thought."""
+    bare = re.sub(r"\(.*?\)", "", name)
+    return bool(REASONING.search(bare)) and not NOT_REASONING.search(bare)
+
+
+def _normal(z: float) -> float:
+    return 0.5 * (1 + erf(z / sqrt(2)))
+
+
+def fill(record: Record, *, count: int | None = None) -> Case:
+    """The case of a record, on `count` devices if it speaks of several numbers. Raises UnusableError."""
+    filled: list[str] = []
+    gpu = _gpu(record, filled)
+    devices = count or record.count
+    if devices is None:
+        raise UnusableError("no number of devices" if not record.counts else "several numbers of devices")
+    models = _models(record)
+    algorithm = _algorithm(record, models)
+    prompt_mean, prompt_most = _prompt(record, filled)
+    response_mean, response_most, fixed = _response(record, prompt_mean, filled)
+    samples, prompts = _batch(record, models, prompt_mean + response_mean, filled)
+    lag, partial = _lag(record, filled)
+    train_backend, rollout_backend = _backends(record)
+    pools = _pools(record, devices, _roles(models, algorithm), filled)
+    updates = record.updates
+    if updates is None:
+        filled.append("updates")
+        updates = UPDATES
+    while prompts % updates:
+        updates -= 1
+    if not record.train and train_backend == "megatron":
+        filled.append("train layout")
+    if not record.rollout:
+        filled.append("rollout layout")
+    per_node = record.per_node or (4 if gpu.startswith("GB") else 8)
+    return Case(
+        record=record,
+        gpu=gpu,
+        count=devices,
+        per_node=min(per_node, devices),
+        models=models,
+        algorithm=algorithm,
+        prompts=prompts,
+        samples=samples,
+        updates=updates,
+        prompt_mean=prompt_mean,
+        prompt_most=prompt_most,
+        response_mean=response_mean,
+        response_most=response_most,
+        fixed=fixed,
+        lag=lag,
+        partial=partial,
+        old_log_probs="rollout" if re.search(r"old_log_prob taken from rollout", record.notes) else "recompute",
+        train_backend=train_backend,
+        rollout_backend=rollout_backend,
+        train=record.train,
+        rollout=record.rollout,
+        pools=pools,
+        filled=tuple(filled),
+    )
+
+
+def measured_step(record: Record, case: Case) -> tuple[float, str] | None:
+    """Seconds of a step as measured, and how they come from the record ("" if as said)."""
+    said = record.number("step_time_s")
+    if said is not None:
+        return said, ""
+    listed = record.measured.get("step_time_s_list")
+    if isinstance(listed, list) and listed:
+        numbers = [value for each in listed if (value := number(each)) is not None]
+        return median(numbers), f"median of {len(numbers)} steps"
+    for key, times in (
+        ("tokens_per_s", 1),
+        ("effective_train_tokens_per_s", 1),
+        ("tokens_per_s_per_gpu", case.count),
+        ("effective_tokens_per_s_per_gpu", case.count),
+    ):
+        rate = record.number(key)
+        if rate:
+            return case.tokens / (rate * times), f"tokens of a step / {key}"
+    rate = record.number("samples_per_s")
+    if rate:
+        return case.prompts * case.samples / rate, "samples of a step / samples_per_s"
+    return None
+
+
+def _gpu(record: Record, filled: list[str]) -> str:
+    if record.gpu is None:
+        said = f"`{record.gpu_said}` names no device of the catalogue" if record.gpu_said else "no GPU type"
+        raise UnusableError(said)
+    if record.gpu_from_notes or "not stated" in record.gpu_said:
+        filled.append("gpu")
+    return record.gpu
+
+
+def _models(record: Record) -> dict[str, str]:
+    if "actor" not in record.models:
+        raise UnusableError("no model")
+    found: dict[str, str] = {}
+    for part, name in record.models.items():
+        card = card_of(name) or (found.get("actor") if re.fullmatch(r"[\d.]+B.*|.*from.*", name) else None)
+        if card is None and part != "judge":
+            raise UnusableError(f"no card of the model `{name}`")
+        if card is not None:
+            found[part] = card
+    if _has_critic(record) and "critic" not in found:
+        found |= {part: found["actor"] for part in ("ref", "critic", "reward") if part not in found}
+    return found
+
+
+def _has_critic(record: Record) -> bool:
+    said = record.algorithm.lower()
+    if "critic" in record.models:
+        return True
+    if re.search(r"without critic|w/o critic|no critic|decoupled|grpo|dapo|remax|math|code", said):
+        return False
+    return said.startswith(("ppo", "safe"))
+
+
+def _algorithm(record: Record, models: Mapping[str, str]) -> str:
+    said = record.algorithm.lower()
+    if "remax" in said:
+        return "remax"
+    if "safe" in said and "rlhf" in said:
+        return "safe_rlhf"
+    return "ppo" if "critic" in models else "grpo"
+
+
+def _prompt(record: Record, filled: list[str]) -> tuple[float, int]:
+    said, most = record.prompt, record.prompt.most
+    if said.mean is not None:
+        return said.mean, most or round(4 * said.mean)
+    filled.append("prompt")
+    if most is None:
+        most = 1024 if not record.total.most else max(256, record.total.most // 8)
+    return min(PROMPT_TOKENS, most / 2), most
+
+
+def _response(record: Record, prompt: float, filled: list[str]) -> tuple[float, int, bool]:
+    said, total, name = record.response, record.total, record.models["actor"]
+    if total.mean is not None or total.most is not None:
+        most = round(total.most - prompt) if total.most else None
+        mean = max(16.0, total.mean - prompt) if total.mean is not None else None
+    else:
+        most, mean = said.most, said.mean
+    if most is None and mean is None:
+        raise UnusableError("no length of responses")
+    if most is None:
+        filled.append("most response")
+        most = round(MOST_OVER_MEAN * (mean or 0))
+    if mean is None:
+        filled.append("response")
+        mean = mean_response(name, most)
+    return min(mean, most), most, said.fixed
+
+
+def _batch(record: Record, models: Mapping[str, str], tokens: float, filled: list[str]) -> tuple[int, int]:
+    samples, prompts = record.samples, record.prompts
+    if prompts is None and record.rollout_samples is not None:
+        samples = samples or min(16, record.rollout_samples)
+        return samples, max(1, record.rollout_samples // samples)
+    if prompts is None:
+        filled.append("batch")
+        prompts = PROMPTS
+    if samples is not None:
+        return samples, prompts
+    rate, step = record.number("tokens_per_s"), record.number("step_time_s")
+    if rate and step and record.prompts is not None:
+        derived = rate * step / tokens / prompts
+        if 0.75 <= derived <= 256:
+            return max(1, round(derived)), prompts
+    if "critic" in models or "remax" in record.algorithm.lower() or "pairs" in record.notes:
+        return 1, prompts
+    filled.append("samples")
+    return SAMPLES, prompts
+
+
+def _lag(record: Record, filled: list[str]) -> tuple[int, bool]:
+    split = any("rollout" in part.roles for part in record.parts)
+    if record.lag is not None:
+        under = 0 < record.lag < 1
+        lag = 1 if under else round(record.lag)
+        return lag, (record.partial or under) and lag > 0
+    text = record.placement.lower()
+    if "async" in text or "one-step" in text:
+        filled.append("lag")
+        return LAG_OF_ASYNC, record.partial
+    if split:
+        filled.append("lag")
+    return 0, False
+
+
+def _backends(record: Record) -> tuple[str, str]:
+    train, rollout, said = record.train_backend.lower(), record.rollout_backend.lower(), record.system.lower()
+    sides = record.placement.lower()
+    if "megatron" in train or (not train and said.startswith(("nemo", "rlinf", "vime", "slime", "real", "llamarl"))):
+        trainer = "megatron"
+    elif "deepspeed" in train or (not train and said.startswith(("deepspeed", "openrlhf"))):
+        trainer = "deepspeed"
+    elif not train and any(record.train.get(axis, 1) > 1 for axis in ("tp", "pp", "ep")):
+        trainer = "megatron"
+    else:
+        trainer = "fsdp"
+    if "sglang" in rollout and "vllm" not in rollout:
+        generator = "sglang"
+    elif "tensorrt" in rollout or "trt" in rollout:
+        generator = "tensorrt_llm"
+    elif "hybrid engine" in sides or "deepspeed-inference" in rollout or rollout.startswith("hf"):
+        generator = "deepspeed" if "hf" not in rollout else "hf"
+    else:
+        generator = "vllm"
+    return known_backend(trainer, "trainer", "fsdp"), known_backend(generator, "generator", "vllm")
+
+
+def known_backend(name: str, kind: str, instead: str) -> str:
+    """`name`, if its traits have the kind of role."""
+    traits = TRAITS.get(name)
+    return name if traits is not None and kind in traits.kinds else instead
+
+
+def _roles(models: Mapping[str, str], algorithm: str) -> tuple[str, ...]:
+    """Roles of the flow that need devices."""
+    roles = ["actor_train", "actor_infer"]
+    if "ref" in models or algorithm in ("remax", "safe_rlhf"):
+        roles.append("reference")
+    if "critic" in models:
+        roles.append("critic")
+    if "reward" in models:
+        roles.append("reward")
+    if algorithm == "safe_rlhf":
+        roles += ["cost", "cost_critic"]
+    return tuple(roles)
+
+
+_OF_PART = {
+    "rollout": ("actor_infer",),
+    "actor": ("actor_train",),
+    "ref": ("reference",),
+    "critic": ("critic", "cost_critic"),
+    "reward": ("reward", "cost"),
+    "fwd": (),
+}
+
+
+def _pools(record: Record, devices: int, roles: tuple[str, ...], filled: list[str]) -> tuple[Pool, ...]:
+    parts = record.parts
+    if not parts:
+        return (Pool("all", devices, roles),)
+    sizes = _sizes(parts, devices, filled)
+    taken = {role for part in parts for word in part.roles for role in _OF_PART.get(word, ())}
+    pools: list[Pool] = []
+    for part, gpus in zip(parts, sizes, strict=True):
+        mine = [role for word in part.roles for role in _OF_PART.get(word, ()) if role in roles]
+        if "train" in part.roles:
+            mine += [role for role in roles if role not in taken and role not in mine]
+        if "actor" in part.roles and "actor_infer" not in taken:
+            mine.append("actor_infer")
+        if mine and gpus > 0:
+            pools.append(Pool("_".join(part.roles), gpus, tuple(mine)))
+    placed = {role for pool in pools for role in pool.roles}
+    rest = tuple(role for role in roles if role not in placed)
+    if rest and pools:
+        last = pools[-1]
+        pools[-1] = Pool(last.name, last.gpus, (*last.roles, *rest))
+    if len(pools) == 1:
+        return (Pool("all", devices, roles),)
+    return tuple(pools)
+
+
+def _sizes(parts: tuple[Part, ...], devices: int, filled: list[str]) -> list[int]:
+    if all(part.gpus for part in parts):
+        said = [part.gpus or 0 for part in parts]
+        if sum(said) > devices:
+            raise UnusableError(f"its parts have {sum(said)} of {devices} devices")
+        return said
+    if all(part.share for part in parts):
+        node = 8 if devices % 8 == 0 and devices >= 16 else 1
+        first = [max(node, round(devices * (part.share or 0) / node) * node) for part in parts[:-1]]
+        return [*first, devices - sum(first)]
+    filled.append("split")
+    each = devices // len(parts)
+    return [each] * len(parts)
