@@ -42,7 +42,8 @@ def _balanced(graph: Graph, firings: dict[str, int]) -> Graph:
     trained = trained_ops(graph)
 
     def fed(op: Op) -> Op:
-        op = replace(op, firings=firings[op.id])
+        if op.firings != firings[op.id]:
+            op = replace(op, firings=firings[op.id])
         if not isinstance(op.params, DataParams):
             return op
         return replace(op, params=replace(op.params, prompts=graph.step.prompts if op.id in trained else None))

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from flowrl.graph.algorithms import toposort
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Op, Removal
-from flowrl.graph.records import data_links
-from flowrl.graph.rows import Rows
+from flowrl.graph.records import links_of
+from flowrl.graph.rows import rows_of
 from flowrl.graph.signatures import FIELDS
 from flowrl.graph.weights import forward_key
 
@@ -46,14 +46,16 @@ def fuse_forwards(graph: Graph) -> Graph:
 
 def _equal(graph: Graph) -> dict[str, str]:
     """Op to be dropped → op that stays, for every set of equals."""
-    rows, place = Rows(graph), _places(graph)
+    rows = rows_of(graph)
     groups: dict[Hashable, list[Op]] = {}
     for op in graph.ops:
         key = forward_key(graph, rows, op)
         if key is not None:
             groups.setdefault(key, []).append(op)
     found: dict[str, str] = {}
-    for group in groups.values():
+    doubled = [group for group in groups.values() if len(group) > 1]
+    place = _places(graph) if doubled else {}
+    for group in doubled:
         stays: list[Op] = []
         for op in sorted(group, key=lambda op: place[op.id]):
             same = next((kept for kept in stays if set(op.outputs) <= set(kept.outputs)), None)
@@ -70,7 +72,7 @@ def _places(graph: Graph) -> dict[str, int]:
     drawn = [(e.source, e.target, e.kind) for e in graph.declared if e.kind in kinds]
     pairs = [(target, source) if kind is EdgeKind.INTERACTION else (source, target) for source, target, kind in drawn]
     pairs += [(i.source, op.id) for op in graph.ops for i in op.inputs if i.source is not None and i.chosen is None]
-    pairs += [(link.source, link.target) for link in data_links(graph.ops, graph.roles, graph.declared)]
+    pairs += [(link.source, link.target) for link in links_of(graph)]
     wide = {op.id: f"{len(FIELDS) - len(op.outputs):04d} {op.id}" for op in graph.ops}
     names = {end: wide.get(end, end) for pair in pairs for end in pair} | wide
     order = toposort(names.values(), ((names[a], names[b]) for a, b in pairs))

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from flowrl.graph.algorithms import Pair, backward, reachable
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Op
-from flowrl.graph.records import Link, data_links
+from flowrl.graph.records import Link, links_of
 from flowrl.graph.rows import rows_of
 
 VERDICT = "keep"
@@ -27,7 +27,7 @@ def order_filters(graph: Graph) -> Graph:
     drawn from a filter to what it governs are origins, also where no column that is read travels on them.
     """
     rows = rows_of(graph)
-    links = data_links(graph.ops, graph.roles, graph.declared)
+    links = links_of(graph)
     governing = {op.id: [each.id for each in rows.governing(op)] for op in graph.ops}
     added = [
         _verdict(filter, op, links)

@@ -31,6 +31,9 @@ from flowrl.diag.diagnostic import Diagnostic, InternalError
 from flowrl.graph.graph import Graph
 from flowrl.graph.verify import verify
 
+PARTS = ("models", "roles", "ops", "declared", "edges", "removed", "step", "schedule")
+"""What passes change of a graph."""
+
 Warn = Callable[[Graph], tuple[Diagnostic, ...]]
 
 
@@ -95,11 +98,19 @@ def run_passes(
             instrument.before(step.name, graph)
         if step.warn is not None:
             warnings.extend(step.warn(graph))
-        changed = step.run(graph)
+        changed = _sharing(graph, step.run(graph))
         graph = _verified(replace(changed, passes=(*graph.passes, step.name)), step.name)
         for instrument in instruments:
             instrument.after(step.name, graph)
     return graph, tuple(warnings)
+
+
+def _sharing(before: Graph, after: Graph) -> Graph:
+    """The graph after a pass, with the very parts of the graph before that the pass left equal: what holds of those
+    alone is known, and not looked at again (graph/once.py)."""
+    pairs = ((name, getattr(before, name), getattr(after, name)) for name in PARTS)
+    equal = {name: old for name, old, new in pairs if old is not new and old == new}
+    return replace(after, **equal) if equal else after
 
 
 def _verified(graph: Graph, name: str) -> Graph:

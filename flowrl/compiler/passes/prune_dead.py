@@ -44,7 +44,7 @@ def prune_dead(graph: Graph) -> Graph:
     ops = tuple(op for op in graph.ops if op.id in live)
     used = {op.role for op in ops}
     roles = tuple(role for role in graph.roles if role.name in used)
-    edges = _relowered(graph, ops, live)
+    edges = _relowered(graph, ops, live) if dead else graph.edges
     removals = [_removed_op(graph, op) for op in dead]
     removals += _removed_roles(graph, used, removals)
     removals += _removed_edges(graph, edges, used, removals)
