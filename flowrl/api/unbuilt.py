@@ -149,6 +149,11 @@ UNBUILT: tuple[Unbuilt, ...] = (
     ),
     # engines
     Unbuilt("`engine.gpu_bytes`", "functions on the host", engines(lambda e: e.gpu_bytes is not None)),
+    Unbuilt(
+        "pp or ep of a vLLM engine",
+        "`tp`, and more engines (dp)",
+        placed(lambda role, pool, entry: role.backend == "vllm" and max(entry.layout.pp, entry.layout.ep) > 1),
+    ),
     Unbuilt("`engine.sleep_level: 2`", "`sleep_level: 1`", engines(lambda e: e.sleep_level != 1)),
     Unbuilt(
         "`engine.weights_dtype: fp8`", "weights of the model's dtype", engines(lambda e: e.weights_dtype != "auto")

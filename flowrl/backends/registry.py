@@ -30,7 +30,7 @@ BACKENDS: dict[tuple[Kind, str], str] = {
 PLANNED: dict[Kind, tuple[str, ...]] = {
     Kind.TRAINER: ("megatron", "deepspeed"),
     Kind.SCORER: ("megatron", "deepspeed", "hf", "vllm"),
-    Kind.GENERATOR: ("sglang", "diffusers"),
+    Kind.GENERATOR: ("sglang", "tensorrt_llm", "deepspeed", "diffusers"),
     Kind.REWARD: ("vllm", "megatron", "deepspeed", "hf"),
     Kind.FILTER: ("function",),
     Kind.ENV: ("function",),

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from flowrl.machine.shape import ModelShape
 
 AXES = ("dp", "tp", "pp", "cp", "ep")
+ENGINES = ("vllm", "sglang", "tensorrt_llm")
+"""Inference engines: they take a share of a device when they start, and batch by themselves."""
+ENGINE_TERMS = ("weights", "KV cache", "engine workspace", "CUDA graphs", "engine process", "asleep")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ TRAITS: Mapping[str, Traits] = {
         ),
         Traits(
             backend="deepspeed",
-            kinds=("trainer", "scorer", "reward"),
+            kinds=("trainer", "generator", "scorer", "reward"),
             axes=("dp", "cp"),
             dtypes=("float32", "bfloat16", "float16"),
             offload=True,
@@ -121,15 +124,38 @@ TRAITS: Mapping[str, Traits] = {
         Traits(
             backend="vllm",
             kinds=("generator", "scorer", "reward"),
-            axes=("dp", "tp"),
+            axes=("dp", "tp", "pp", "ep"),
             searched=("tp",),
             dtypes=("float32", "bfloat16", "float16"),
             offload=True,
-            memory_terms=("weights", "KV cache", "engine workspace"),
-            source="vLLM: tensor parallel within an engine, one engine per dp rank; sleep and wake free the device. "
+            memory_terms=ENGINE_TERMS,
+            source="vLLM: tensor and pipeline parallel within an engine, one engine per dp rank, experts over all of "
+            "them (--enable-expert-parallel); sleep and wake free the device. "
             "CPUAttentionBackend.get_supported_head_sizes of 0.32 (another fails at the first token, not at start)",
             cpu_head_sizes=(32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512),
             bound_to_positions=True,
+        ),
+        Traits(
+            backend="sglang",
+            kinds=("generator",),
+            axes=("dp", "tp", "pp", "ep"),
+            searched=("tp",),
+            dtypes=("float32", "bfloat16", "float16"),
+            offload=True,
+            memory_terms=ENGINE_TERMS,
+            source="SGLang: --tp-size, --pp-size, --ep-size; release_memory_occupation and resume_memory_occupation "
+            "free the device (python/sglang/srt/server_args.py)",
+        ),
+        Traits(
+            backend="tensorrt_llm",
+            kinds=("generator",),
+            axes=("dp", "tp", "pp", "ep"),
+            searched=("tp",),
+            dtypes=("float32", "bfloat16", "float16"),
+            offload=True,
+            memory_terms=ENGINE_TERMS,
+            source="TensorRT-LLM, LLM API: tensor_parallel_size, pipeline_parallel_size, moe_expert_parallel_size "
+            "(tensorrt_llm/llmapi/llm_args.py); sleep and wake by its virtual memory tags",
         ),
     )
 }
@@ -143,17 +169,19 @@ def illegal_axis(traits: Traits, sizes: Mapping[str, int]) -> str | None:
 def layout_fault(traits: Traits, shape: ModelShape, tp: int, pp: int) -> str | None:
     """Why a model cannot be cut so, with the arithmetic; None if it can.
 
-    tp cuts attention by heads and the feed-forward by columns, so it divides both. vLLM lets tp exceed the key-value
-    heads if it is a multiple of them (it replicates them); Megatron Core wants tp to divide them. pp cuts layers.
+    tp cuts attention by heads and the feed-forward by columns, so it divides both. Engines let tp exceed the key-value
+    heads if it is a multiple of them (they replicate them); Megatron Core wants tp to divide them. pp cuts layers,
+    which engines share out unevenly.
     """
     if shape.heads % tp:
         return f"tp {tp} does not divide the {shape.heads} attention heads: {shape.heads % tp} left over"
     if shape.ffn % tp:
         return f"tp {tp} does not divide the feed-forward width {shape.ffn:,}: {shape.ffn % tp} left over"
-    replicated = traits.backend == "vllm" and tp % shape.kv_heads == 0
+    is_engine = traits.backend in ENGINES
+    replicated = is_engine and tp % shape.kv_heads == 0
     if shape.kv_heads % tp and not replicated:
         return f"tp {tp} does not divide the {shape.kv_heads} key-value heads"
-    if shape.layers % pp:
+    if shape.layers % pp and not is_engine:
         return f"pp {pp} does not divide the {shape.layers} layers: {shape.layers % pp} left over"
     return None
 

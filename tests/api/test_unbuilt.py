@@ -127,6 +127,15 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "`top_k` of a scorer": DISTILLED,
     "`on_error` of this kind of role": (("estimator: grpo", "estimator: grpo, on_error: drop"),),
     "`engine.gpu_bytes`": ((REWARD, REWARD.replace("}", ", engine: {gpu_bytes: 1000}}")),),
+    "pp or ep of a vLLM engine": (
+        *ENGINE,
+        ("gpus_per_node: 3", "gpus_per_node: 4"),
+        (
+            "step: {",
+            "placement:\n  pools:\n    rollout: {gpus: 2, roles: [actor_infer], layouts: {actor_infer: {pp: 2}}}\n"
+            "    train: {gpus: 2, roles: [actor_train]}\nstep: {",
+        ),
+    ),
     "`engine.sleep_level: 2`": (*ENGINE, ("engine: {}", "engine: {sleep_level: 2}")),
     "`engine.weights_dtype: fp8`": (*ENGINE, ("engine: {}", "engine: {weights_dtype: fp8}")),
     "`engine.kv_dtype: fp8` on a CPU": (*ENGINE, ("engine: {}", "engine: {kv_dtype: fp8}")),

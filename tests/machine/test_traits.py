@@ -41,7 +41,8 @@ def test_axes() -> None:
     assert illegal_axis(FSDP, {"pp": 2}) == "pp"
     assert illegal_axis(TRAITS["deepspeed"], {"tp": 2}) == "tp"
     assert illegal_axis(FSDP, {"dp": 8, "tp": 1}) is None
-    assert illegal_axis(VLLM, {"tp": 2, "pp": 2}) == "pp"
+    assert illegal_axis(VLLM, {"tp": 2, "pp": 2, "ep": 2}) is None
+    assert illegal_axis(VLLM, {"tp": 2, "cp": 2}) == "cp"
     assert illegal_axis(MEGATRON, {"tp": 2, "pp": 2}) is None
 
 

@@ -16,6 +16,7 @@ from flowrl.compiler.lower.stage import Stage
 from flowrl.diag.diagnostic import Diagnostic, diagnose
 from flowrl.graph.graph import Kind
 from flowrl.graph.signatures import LOSSES, methods
+from flowrl.machine.traits import ENGINES
 from flowrl.spec import schema
 from flowrl.spec.flow import FlowSpec
 from flowrl.spec.schema import RoleDocument
@@ -32,7 +33,6 @@ OF_SOME_LOSSES = ("clip_ratio", "clip_dual", "clip_value", "beta")
 OF_RATIOS = ("old_log_probs", "correction", "entropy_coef")
 OF_TOKENS = ("max_response_tokens", "max_turn_tokens", "max_context_tokens", "temperature", "top_p", "top_k", "stop")
 OF_RANGES = ("keep_top", "min", "max")
-KV_BACKENDS = ("vllm", "sglang", "tensorrt_llm")
 BATCH_BACKENDS = ("hf", "deepspeed")
 """Generators whose cache grows with the batch: they have no budget of memory, but a most of sequences."""
 BUDGET_KEYS = ("kv_fraction", "max_batch_tokens", "max_model_tokens", "cuda_graphs", "sleep_level", "kv_dtype")
@@ -219,10 +219,10 @@ def _engine(stage: Stage, name: str, role: RoleDocument) -> Iterator[Idle]:
     model = getattr(role, "model", None)
     if model is None:
         yield ("backend",), f"`{name}` runs no model"
-    if role.backend not in KV_BACKENDS:
-        why = f"it is for an engine with a KV cache ({', '.join(KV_BACKENDS)})"
+    if role.backend not in ENGINES:
+        why = f"it is for an engine with a KV cache ({', '.join(ENGINES)})"
         yield from ((("engine", key), why) for key in (*BUDGET_KEYS, "weights_dtype"))
-    if role.backend not in KV_BACKENDS and not (role.backend in BATCH_BACKENDS and role.kind == "generator"):
+    if role.backend not in ENGINES and not (role.backend in BATCH_BACKENDS and role.kind == "generator"):
         yield ("engine", "max_sequences"), f"`{name}` decodes nothing"
     if not isinstance(role, schema.TrainerRole):
         yield ("engine", "recompute"), f"it trades compute for memory in a backward pass, and `{name}` has none"
