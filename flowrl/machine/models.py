@@ -1,7 +1,7 @@
 """From what a flow calls a model to its ModelShape: a card of the catalogue, a config.json, or an inline shape.
 
 Takes a source as it stands in the flow and the folder where relative paths start; gives a ModelShape. Opens nothing
-but catalogue/models.toml and config.json: no weights, no network.
+but the cards of catalogue/models and config.json: no weights, no network.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, cast
 from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.diag.near import edit_distance, near_names
 from flowrl.diag.span import Span
+from flowrl.machine.attention import DeltaNet, LatentAttention, Mamba2
 from flowrl.machine.config import ARCHITECTURES, replace_help, shape_of_config, unknown_architecture
 from flowrl.machine.denoiser import DenoiserShape
 from flowrl.machine.shape import ModelShape
@@ -162,7 +163,18 @@ def _with_head(shape: ModelShape, head: str, name: str, span: Span | None) -> Mo
 
 # -- cards ------------------------------------------------------------------------------------------------------------
 
-_CARD_ONLY = ("names", "source", "published", "published_active", "published_note")
+FAMILIES = ("qwen", "qwen_moe", "llama", "deepseek", "mistral", "gemma", "opt", "others", "rewards")
+"""Files of catalogue/models."""
+
+_CARD_ONLY = (
+    "names",
+    "source",
+    "published",
+    "published_with",
+    "published_active",
+    "published_multiplied",
+    "published_note",
+)
 
 
 def _read_cards() -> dict[str, ModelShape]:
@@ -172,13 +184,19 @@ def _read_cards() -> dict[str, ModelShape]:
 
 def card_entries() -> list[dict[str, Any]]:
     """The catalogue as written, with the published counts and their sources."""
-    text = files("flowrl.machine").joinpath("catalogue/models.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)["card"]
+    folder = files("flowrl.machine").joinpath("catalogue", "models")
+    texts = [folder.joinpath(f"{family}.toml").read_text(encoding="utf-8") for family in FAMILIES]
+    return [entry for text in texts for entry in tomllib.loads(text)["card"]]
 
 
 def _card(name: str, entry: dict[str, Any]) -> ModelShape:
     numbers = {key: value for key, value in entry.items() if key not in _CARD_ONLY}
     numbers.setdefault("head_dim", numbers["hidden"] // numbers["heads"])
+    if "latent" in numbers:
+        numbers["latent"] = LatentAttention(**numbers["latent"])
+    if "linear" in numbers:
+        make = Mamba2 if "state_dim" in numbers["linear"] else DeltaNet
+        numbers["linear"] = make(**numbers["linear"])
     if numbers.get("head") == "denoiser":
         unused = {"kv_heads": numbers["heads"], "vocab": 0, "max_positions": 0, "tied": False, "qk_norm": True}
         return DenoiserShape(name=name, origin=f"card {name}", **unused, **numbers)

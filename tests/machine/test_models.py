@@ -10,9 +10,10 @@ import pytest
 import torch
 import transformers
 
+import flowrl.machine.models
 from flowrl.diag.diagnostic import FlowError
 from flowrl.machine.config import shape_of_config
-from flowrl.machine.models import CARDS, card_entries, shape_of
+from flowrl.machine.models import CARDS, FAMILIES, card_entries, shape_of
 from flowrl.machine.shape import ModelShape
 from flowrl.machine.tokenizers import vocab_size
 
@@ -29,8 +30,20 @@ TINY: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("entry", card_entries(), ids=lambda entry: entry["names"][0])
 def test_cards_have_the_published_number_of_parameters(entry: dict[str, Any]) -> None:
     for name in entry["names"]:
-        assert CARDS[name].parameters == pytest.approx(entry["published"], rel=0.005)
-    assert entry["source"].startswith("https://huggingface.co/")
+        shape = CARDS[name]
+        beside = next_token_layer(shape, "head" in entry["published_with"]) if "published_with" in entry else 0
+        assert shape.parameters + beside == pytest.approx(entry["published"], rel=0.005)
+    assert entry["source"].startswith(("https://huggingface.co/", "https://arxiv.org/"))
+
+
+def next_token_layer(shape: ModelShape, own_embedding: bool) -> int:
+    """What files of some models hold beside the model: one more layer, which takes a token's embedding and the last
+    hidden state, both normed and joined by a matrix (DeepSeek-V3, arXiv:2412.19437, section 2.2), and a last norm;
+    some files hold embedding and head a second time."""
+    h = shape.hidden
+    feed_forward = shape.sparse_parameters if shape.experts else shape.dense_parameters
+    layer = shape.attention_parameters + feed_forward + 2 * h
+    return layer + 2 * h * h + 3 * h + (2 * shape.vocab * h if own_embedding else 0)
 
 
 def test_cards_of_mixtures_have_the_published_active_parameters() -> None:
@@ -38,6 +51,22 @@ def test_cards_of_mixtures_have_the_published_active_parameters() -> None:
     assert len(entries) == 2
     for entry in entries:
         assert CARDS[entry["names"][0]].active_parameters == pytest.approx(entry["published_active"], rel=0.005)
+    looked_up = [entry for entry in card_entries() if "published_multiplied" in entry]
+    assert len(looked_up) == 2
+    for entry in looked_up:
+        shape = CARDS[entry["names"][0]]
+        assert shape.multiplied_parameters == pytest.approx(entry["published_multiplied"], rel=0.005)
+
+
+def test_a_hub_id_stands_in_one_card() -> None:
+    names = [name for entry in card_entries() for name in entry["names"]]
+    assert len(names) == len(set(names)) == len(CARDS)
+    assert len({name.lower() for name in names}) == len(names)
+
+
+def test_files_of_cards_are_those_that_are_read() -> None:
+    folder = Path(flowrl.machine.models.__file__).parent / "catalogue" / "models"
+    assert sorted(path.stem for path in folder.glob("*.toml")) == sorted(FAMILIES)
 
 
 def tiny_config(architecture: str) -> transformers.PretrainedConfig:
