@@ -1,0 +1,73 @@
+"""Configurations published as working → Jobs, by the reader of each framework. Takes records; knows no planner."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from benchmarks.facts import peers_areal, peers_nemo, peers_openrlhf, peers_roll, peers_slime, peers_verl
+from benchmarks.facts.jobs import Job, UnreadableError
+from benchmarks.facts.records import DEVICE_WORDS
+from flowrl.machine.devices import DEVICE_CARDS
+
+Reader = Callable[[Mapping[str, Any], tuple[str, str]], Job]
+READERS: Mapping[str, Reader] = {
+    "verl": peers_verl.job,
+    "nemorl": peers_nemo.job,
+    "openrlhf": peers_openrlhf.job,
+    "areal": peers_areal.job,
+    "roll": peers_roll.job,
+    "slime": peers_slime.job,
+}
+"""By the framework's name without punctuation."""
+CARD_OF: Mapping[str, tuple[str, str]] = {
+    "areal": ("H800", "AReaL's paper and blog: 64 nodes of 8 H800"),
+    "nemorl": ("H100-80G", "NeMo RL's performance page: H100-80G, where the recipe's name has no other card"),
+    "openrlhf": ("A100-80G", "OpenRLHF's README: settings are for 8 A100-80G"),
+    "roll": ("H800", "ROLL Flash and RollPacker, which run ROLL: H800"),
+    "slime": ("H100-80G", "slime's quick start: H100 is what its continuous integration runs on"),
+    "verl": ("H100-80G", "verl's performance pages: 80 GB cards, H100 and H800"),
+}
+"""Rule: the card of a configuration that names none is the one that the documentation of its framework names."""
+MEMORY_CARDS: tuple[tuple[int, str], ...] = ((80, "H100-80G"), (96, "H20"), (141, "H200"), (40, "A100-40G"))
+"""Rule: a card that is told by its memory alone."""
+
+
+def framework_of(record: Mapping[str, Any]) -> str:
+    return re.sub(r"[^a-z0-9]", "", str(record.get("framework", "")).lower())
+
+
+def job_of(record: Mapping[str, Any]) -> Job:
+    """Raises UnreadableError with the reason."""
+    name = framework_of(record)
+    reader = READERS.get(name)
+    if reader is None:
+        raise UnreadableError(f"no reader of {record.get('framework')}'s settings")
+    if not isinstance(record.get("settings"), Mapping):
+        raise UnreadableError("no settings")
+    try:
+        return reader(record, gpu_of(record, name))
+    except (KeyError, ValueError, TypeError, IndexError, ZeroDivisionError, AttributeError) as error:
+        raise UnreadableError(f"settings of a form that is not known: {type(error).__name__}: {error}") from None
+
+
+def gpu_of(record: Mapping[str, Any], framework: str) -> tuple[str, str]:
+    """The card and what names it: `record` or a rule. Raises UnreadableError."""
+    said = str(record.get("gpu") or "")
+    card = card_in(said)
+    if card is not None:
+        return card, "record"
+    if framework not in CARD_OF:
+        raise UnreadableError("no GPU type")
+    name, why = CARD_OF[framework]
+    return name, f"rule: {why}"
+
+
+def card_in(text: str) -> str | None:
+    """The catalogue's card of a text such as `8 x H20-96GB` or `80GB (from file name)`."""
+    for pattern, names in DEVICE_WORDS:
+        if re.search(pattern, text, flags=re.IGNORECASE):
+            return next((name for name in names if name in DEVICE_CARDS), None)
+    size = re.search(r"(\d+)\s*GB", text, flags=re.IGNORECASE)
+    return next((name for gib, name in MEMORY_CARDS if size is not None and int(size[1]) == gib), None)
