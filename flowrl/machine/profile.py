@@ -16,6 +16,7 @@ from typing import Any, cast
 import msgspec
 
 from flowrl.machine.cluster import Device
+from flowrl.machine.memory import MEMORY, EngineMemory, MemoryConstants
 
 FACTORS = ("train", "forward", "decode", "link")
 SECONDS = (
@@ -42,6 +43,8 @@ class DeviceRates(msgspec.Struct, frozen=True, kw_only=True):
     """Share of a link's bandwidth in a collective or a copy, inside a node."""
     network: float
     """Share of the network cards' bandwidth in a collective between nodes."""
+    host: float
+    """Share of the link to the host's memory in a copy."""
     link_seconds: float
     """Latency of one hop of a collective inside a node."""
     network_seconds: float
@@ -89,11 +92,15 @@ class LengthModel(msgspec.Struct, frozen=True, kw_only=True):
 
     mean_share: float
     """Mean response as a share of the most."""
+    spread: float
+    """Standard deviation of the logarithm of a response's tokens, before they are cut off at the most."""
     source: str = "assumed"
 
 
 class FixedCosts(msgspec.Struct, frozen=True, kw_only=True):
     disk_bytes_per_second: float
+    host_adam_bytes_per_second: float
+    """Host memory that an optimizer on the processor gets through, all of a node's ranks together."""
     sync_seconds: float
     """A hand-over of weights beside its bytes."""
     wake_seconds: float = 0.0
@@ -127,6 +134,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True)
     moe: MoeRates
     lengths: LengthModel
     fixed: FixedCosts
+    memory: MemoryConstants = MEMORY
+    """Contexts, reserves, and what engines hold beside their weights."""
     error: float = 0.0
     """Relative error of a step's time: the interval of an estimate."""
     free: dict[str, list[float]] = {}
@@ -135,6 +144,11 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True)
     def rates(self, device: Device, backend: str = "") -> DeviceRates:
         """Of `backend` on `device`."""
         return _rates(self, device.name, device.is_cpu, backend)
+
+    def engine_memory(self, backend: str) -> EngineMemory:
+        """Of the generation of an engine that is used. Raises KeyError for a backend that is no engine."""
+        known = self.memory.engine
+        return known.get(f"{backend}@{self.generation.get(backend)}") or known[backend]
 
 
 @lru_cache(maxsize=4096)
