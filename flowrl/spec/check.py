@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import isfinite
 
 from flowrl.diag.catalogue import CODES
@@ -35,8 +35,9 @@ def check_document(root: MappingNode) -> Iterator[Diagnostic]:
     """Faults of the whole document, as written (edges parsed, nothing inherited)."""
     yield from _check_flow_name(root, ())
     yield from _check_names(root, ())
-    yield from _check_numbers(root)
-    yield from _check_clips(root)
+    numbers = list(_numbers(root))
+    yield from _check_numbers(numbers)
+    yield from _check_clips(numbers)
     yield from _check_allowed(root)
     stages = root.get("stages")
     if not isinstance(stages, SequenceNode) or not stages.items:
@@ -103,10 +104,16 @@ def _check_labels(role: MappingNode) -> Iterator[Diagnostic]:
             yield diagnose("FR0124", entry.key_span, name=label, rule=f"a label is {_NAME_RULE}")
 
 
-def _check_numbers(root: MappingNode) -> Iterator[Diagnostic]:
-    """Numbers that a plan's JSON cannot hold. Keys with a type of their own have told what is not finite already."""
+def _numbers(root: MappingNode) -> Iterator[tuple[Path, ScalarNode, int | float]]:
+    """Every number with its path."""
     for path, node in walk(root):
-        value = node.value if isinstance(node, ScalarNode) else None
+        if isinstance(node, ScalarNode) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+            yield path, node, node.value
+
+
+def _check_numbers(numbers: Iterable[tuple[Path, ScalarNode, int | float]]) -> Iterator[Diagnostic]:
+    """Numbers that a plan's JSON cannot hold. Keys with a type of their own have told what is not finite already."""
+    for path, node, value in numbers:
         key = next((key for key in reversed(path) if isinstance(key, str)), "")
         if isinstance(value, int) and abs(value) >= LARGEST_INT:
             yield diagnose("FR0104", node.span, found="found a very large number", key=key, rule="smaller than 2^63")
@@ -114,16 +121,12 @@ def _check_numbers(root: MappingNode) -> Iterator[Diagnostic]:
             yield diagnose("FR0104", node.span, found=f"found {value}", key=key, rule="a finite number")
 
 
-def _check_clips(root: MappingNode) -> Iterator[Diagnostic]:
+def _check_clips(numbers: Iterable[tuple[Path, ScalarNode, int | float]]) -> Iterator[Diagnostic]:
     """A clip range reaches no further down than 0: a number is the distance on both sides."""
-    for path, node in walk(root):
-        low = node.get("low") if isinstance(node, MappingNode) else node
-        value = low.value if isinstance(low, ScalarNode) else None
-        if path[-2:] != ("update", "clip_ratio") or low is None or isinstance(value, bool):
+    for path, low, value in numbers:
+        is_pair = path[-3:] == ("update", "clip_ratio", "low")
+        if (not is_pair and path[-2:] != ("update", "clip_ratio")) or not 1 < value < LARGEST_INT:
             continue
-        if not isinstance(value, int | float) or not 1 < value < LARGEST_INT:
-            continue
-        is_pair = isinstance(node, MappingNode)
         written = f"{{low: 1.0, high: {value:g}}}"
         fix = "write `low: 1.0`: no lower bound" if is_pair else f"write `clip_ratio: {written}`: no lower bound"
         found = f"`low` is {value:g}" if is_pair else f"`clip_ratio: {value:g}` is `low` and `high`"

@@ -11,7 +11,7 @@ from itertools import islice
 
 from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.diag.span import Span
-from flowrl.spec.tree import MappingNode, Node, ScalarNode, SequenceNode, may_be_template, walk
+from flowrl.spec.tree import MappingNode, Node, SequenceNode, may_be_template, scalars
 
 MOST_EDGES = 10_000
 """Pairs of ends, after commas are fanned out."""
@@ -39,7 +39,7 @@ def check_limits(root: MappingNode) -> None:
     for stage in stages.items if isinstance(stages, SequenceNode) else ():
         if isinstance(stage, MappingNode):
             _check(stage)
-    templates = (node for _, node in walk(root) if isinstance(node, ScalarNode) and may_be_template(node))
+    templates = (node for node in scalars(root) if may_be_template(node))
     extra = next(islice(templates, MOST_TEMPLATES, None), None)
     if extra is not None:
         raise FlowError(diagnose("FR0033", extra.span, limit=MOST_TEMPLATES))

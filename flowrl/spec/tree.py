@@ -147,7 +147,21 @@ def walk(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
     while left:
         found = left.pop()
         yield found
-        left += _below(found[1], found[0])
+        if not isinstance(found[1], ScalarNode):
+            left += _below(found[1], found[0])
+
+
+def scalars(node: Node) -> Iterator[ScalarNode]:
+    """Every scalar of `node`, itself too, in the order written."""
+    left = [node]
+    while left:
+        found = left.pop()
+        if isinstance(found, ScalarNode):
+            yield found
+        elif isinstance(found, MappingNode):
+            left += [entry.node for entry in reversed(found.entries.values())]
+        else:
+            left += reversed(found.items)
 
 
 def _below(node: Node, path: Path) -> list[tuple[Path, Node]]:
@@ -170,15 +184,16 @@ def merge(base: Node, over: Node) -> Node:
     return replace(over, entries=entries)
 
 
-def origins(node: Node, path: Path = (), key: Span | None = None) -> Iterator[tuple[Path, Origin]]:
+def origins(node: Node) -> Iterator[tuple[Path, Origin]]:
     """The origin of every value below `node`, itself first."""
-    yield path, Origin(kind=node.kind, value=node.span, key=key)
-    if isinstance(node, MappingNode):
-        for name, entry in node.entries.items():
-            yield from origins(entry.node, (*path, name), entry.key_span)
-    elif isinstance(node, SequenceNode):
-        for index, item in enumerate(node.items):
-            yield from origins(item, (*path, index))
+    left: list[tuple[Path, Node, Span | None]] = [((), node, None)]
+    while left:
+        path, found, key_span = left.pop()
+        yield path, Origin(found.kind, found.span, key_span)
+        if isinstance(found, MappingNode):
+            left += [((*path, key), entry.node, entry.key_span) for key, entry in reversed(found.entries.items())]
+        elif isinstance(found, SequenceNode):
+            left += [((*path, index), found.items[index], None) for index in range(len(found.items) - 1, -1, -1)]
 
 
 def subspan(node: ScalarNode, start: int, end: int) -> Span:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 from flowrl.diag.diagnostic import Diagnostic, Label, diagnose
@@ -12,12 +11,11 @@ from flowrl.spec.tree import (
     Entry,
     MappingNode,
     Node,
-    ScalarNode,
     SequenceNode,
     Unknown,
     may_be_template,
     plain_value,
-    walk,
+    scalars,
 )
 
 
@@ -42,8 +40,7 @@ def render_variables(root: MappingNode, report: list[Diagnostic]) -> MappingNode
 
 def _mentions_templates(node: Node) -> bool:
     """Whether any text holds a mark of a template; without one, Jinja2 need not be imported."""
-    found = chain([((), node)], walk(node))
-    return any(isinstance(each, ScalarNode) and may_be_template(each) for _, each in found)
+    return any(may_be_template(each) for each in scalars(node))
 
 
 def _render(node: Node, scope: Mapping[str, Any], report: list[Diagnostic]) -> Node:

@@ -45,6 +45,8 @@ _INT = re.compile(r"[-+]?[0-9]+\Z")
 _BASED = re.compile(r"0o[0-7]+\Z|0x[0-9a-fA-F]+\Z")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
 _SPECIAL = re.compile(r"([-+]?)\.(?:inf|Inf|INF)\Z|\.(?:nan|NaN|NAN)\Z")
+_NUMERIC = frozenset("+-.0123456789")
+"""What a number starts with."""
 _LONGEST_INT = 4000
 """Digits; Python refuses to read longer ones."""
 
@@ -57,7 +59,7 @@ def typed(text: str) -> Plain:
         return None
     if text in _BOOLS:
         return _BOOLS[text]
-    if len(text) > _LONGEST_INT:
+    if text[0] not in _NUMERIC or len(text) > _LONGEST_INT:
         return text
     if _INT.match(text):
         return int(text)
@@ -111,16 +113,16 @@ class _Reader:
         self.diagnostics: list[Diagnostic] = []
 
     def read(self, event: yaml.Event) -> None:
-        if isinstance(event, DocumentStartEvent):
-            self._document(event)
+        if isinstance(event, ScalarEvent):
+            self._scalar(event)
         elif isinstance(event, (MappingStartEvent, SequenceStartEvent)):
             self._open(event)
         elif isinstance(event, (MappingEndEvent, SequenceEndEvent)):
             self._close(event)
-        elif isinstance(event, ScalarEvent):
-            self._scalar(event)
         elif isinstance(event, AliasEvent):
             self._alias(event)
+        elif isinstance(event, DocumentStartEvent):
+            self._document(event)
 
     def _span(self, event: yaml.Event) -> Span:
         return self._between(event.start_mark, event.end_mark)
@@ -169,7 +171,7 @@ class _Reader:
     def _scalar(self, event: ScalarEvent) -> None:
         self._check_tag(event)
         self._count(1, event)
-        half = LONE_SURROGATE.search(event.value)
+        half = None if event.value.isascii() else LONE_SURROGATE.search(event.value)
         if half is not None:
             self.diagnostics.append(diagnose("FR0017", self._span(event), character=f"U+{ord(half.group()):04X}"))
         plain = event.style in (None, "") and event.tag is None
