@@ -3,7 +3,7 @@ input, gives the bound input or what is wrong with it. Changes no graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from msgspec.structs import replace
 
@@ -110,11 +110,20 @@ def _owned(graph: Graph, op: Op, input: Input) -> list[Op]:
     """Ops of the named role and label. Without a label: those with the reader's own label, else those without one."""
     owner = input.chosen or ""
     role, _, label = owner.partition("@")
-    named = [o for o in graph.ops if o.role == role]
+    named = _ops_of(graph).get(role, ())
     if label:
         return [o for o in named if o.label == label]
     own = [o for o in named if o.label == op.label and o.id != op.id]
     return own or [o for o in named if o.label is None]
+
+
+@once
+def _ops_of(graph: Graph) -> Mapping[str, Sequence[Op]]:
+    """The ops of each role."""
+    found: dict[str, list[Op]] = {}
+    for op in graph.ops:
+        found.setdefault(op.role, []).append(op)
+    return found
 
 
 def _typed(op: Op, input: Input, source: Op) -> Input | Diagnostic:

@@ -59,6 +59,7 @@ class Rows:
         self.graph = graph
         self._ops = {op.id: op for op in graph.ops}
         self._counts: dict[str, _Count | None] = {}
+        self._widths: dict[frozenset[str], tuple[int | None, bool]] = {}
         self.generators = frozenset(op.id for op in graph.ops if isinstance(op.params, GenerateParams))
         """Every call of generate."""
         above = _sources(graph)
@@ -109,10 +110,19 @@ class Rows:
     def samples_per_prompt(self, op: Op) -> int:
         """Samples of each prompt that `op` makes or reads, before any filter; 1 where nothing generates. A field that
         `inputs:` took from another call of generate does not count."""
-        space = [self._ops[id].params for id in self._spaces[op.id]]
-        made = [p.samples_per_prompt for p in space if isinstance(p, GenerateParams)]
-        paired = any(isinstance(p, DataParams) and p.paired for p in space)
-        return max(made, default=PAIR if paired and op.granularity is not Granularity.PROMPT else 1)
+        made, paired = self._opened(self._spaces[op.id])
+        if made is not None:
+            return made
+        return PAIR if paired and op.granularity is not Granularity.PROMPT else 1
+
+    def _opened(self, space: frozenset[str]) -> tuple[int | None, bool]:
+        """The most samples that a call of generate of the space makes of a prompt, and whether data of it is paired."""
+        if space not in self._widths:
+            params = [self._ops[id].params for id in space]
+            made = [p.samples_per_prompt for p in params if isinstance(p, GenerateParams)]
+            paired = any(isinstance(p, DataParams) and p.paired for p in params)
+            self._widths[space] = (max(made, default=None), paired)
+        return self._widths[space]
 
     def op(self, id: str) -> Op | None:
         return self._ops.get(id)
@@ -135,6 +145,8 @@ class Rows:
         return self._deciding(op, {**self._below, **self._masked})
 
     def _deciding(self, op: Op, below: Mapping[str, frozenset[str]]) -> tuple[Op, ...]:
+        if not below:
+            return ()
         found = [id for id in below if op.id in below[id] or (op.method == "update" and self._shares(id, op))]
         found.sort(key=lambda id: (sum(id in each for each in below.values()), id))
         return tuple(self._ops[id] for id in found)

@@ -100,6 +100,8 @@ def _is_generate(stage: Stage, end: str) -> bool:
 
 
 def _is(stage: Stage, end: str, kind: Kind, method: str) -> bool:
+    if method not in end:
+        return False
     name = parse_name(end)
     role = stage.document.roles.get(name.role)
     return role is not None and role.kind == kind and name.method == method
