@@ -132,10 +132,12 @@ _ACTIVATIONS = {
 
 
 def _has_adapters(graph: Graph, edge: Edge) -> bool:
+    if edge.kind is not EdgeKind.WEIGHTS:
+        return False
     models = {role.name: role.model for role in graph.roles}
     named = [models.get(end.split(".")[0]) for end in (edge.source, edge.target)]
     lora = {model.name for model in graph.models if model.lora is not None}
-    return edge.kind is EdgeKind.WEIGHTS and all(name in lora for name in named)
+    return all(name in lora for name in named)
 
 
 def _adapter(edge: Edge) -> Decision:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import networkx as nx
 from msgspec.structs import replace
 
-from flowrl.compiler.emit.instructions import Draft, instructions_of
+from flowrl.compiler.emit.instructions import Draft, by_op
 from flowrl.graph.graph import Edge, EdgeKind, Graph
 from flowrl.graph.rates import READ_AND_MADE, steps_ahead
-from flowrl.program.program import Channel, ChannelKind, InstructionKind, Stream
+from flowrl.program.program import Channel, ChannelKind, Instruction, InstructionKind, Stream
 
 _SEND, _RECEIVE = InstructionKind.SEND_WEIGHTS, InstructionKind.RECEIVE_WEIGHTS
 
@@ -19,15 +19,20 @@ _SEND, _RECEIVE = InstructionKind.SEND_WEIGHTS, InstructionKind.RECEIVE_WEIGHTS
 def channels_between(graph: Graph, ordered: Sequence[Draft]) -> tuple[Channel, ...]:
     """The channels that carry out the graph's edges, in their order, with unique ids."""
     found: list[Channel] = []
+    instructions = by_op(ordered)
+    weights = (other for other in graph.edges if other.kind is EdgeKind.WEIGHTS)
+    room = READ_AND_MADE + max((steps_ahead(graph, other) for other in weights), default=0)
     for edge in graph.edges:
         if edge.kind is EdgeKind.WEIGHTS:
             found.extend(_weights(edge, ordered))
-        elif edge.kind is EdgeKind.DATA:
-            found.extend(_data(graph, edge, ordered))
+            continue
+        sources, targets = instructions[edge.source], instructions[edge.target]
+        if edge.kind is EdgeKind.DATA:
+            found.extend(_data(edge, sources, targets, room))
         elif edge.kind is EdgeKind.STATE:
-            found.append(_state(graph, edge, ordered))
+            found.append(_state(edge, sources, targets))
         elif edge.kind is EdgeKind.INTERACTION:
-            found.append(_interaction(graph, edge, ordered))
+            found.append(_interaction(edge, sources, targets))
     return _unique(found)
 
 
@@ -77,8 +82,7 @@ def _weights(edge: Edge, ordered: Sequence[Draft]) -> list[Channel]:
     return found
 
 
-def _data(graph: Graph, edge: Edge, ordered: Sequence[Draft]) -> list[Channel]:
-    lag = max((steps_ahead(graph, other) for other in graph.edges if other.kind is EdgeKind.WEIGHTS), default=0)
+def _data(edge: Edge, sources: Sequence[Instruction], targets: Sequence[Instruction], room: int) -> list[Channel]:
     return [
         Channel(
             id=f"{_name(source.id)} -> {_name(target.id)}",
@@ -86,18 +90,17 @@ def _data(graph: Graph, edge: Edge, ordered: Sequence[Draft]) -> list[Channel]:
             source=source.id,
             target=target.id,
             fields=edge.fields,
-            capacity=READ_AND_MADE + lag,
+            capacity=room,
             edge=edge.id,
         )
-        for source in instructions_of(graph.op(edge.source), ordered)
-        for target in instructions_of(graph.op(edge.target), ordered)
+        for source in sources
+        for target in targets
     ]
 
 
-def _state(graph: Graph, edge: Edge, ordered: Sequence[Draft]) -> Channel:
+def _state(edge: Edge, sources: Sequence[Instruction], targets: Sequence[Instruction]) -> Channel:
     """Read before write: the first update of the step waits for the reader; the later ones stand behind it."""
-    source = instructions_of(graph.op(edge.source), ordered)[-1].id
-    target = instructions_of(graph.op(edge.target), ordered)[0].id
+    source, target = sources[-1].id, targets[0].id
     return Channel(
         id=f"order {_name(source)} -> {_name(target)}",
         kind=ChannelKind.ORDER,
@@ -109,10 +112,9 @@ def _state(graph: Graph, edge: Edge, ordered: Sequence[Draft]) -> Channel:
     )
 
 
-def _interaction(graph: Graph, edge: Edge, ordered: Sequence[Draft]) -> Channel:
+def _interaction(edge: Edge, sources: Sequence[Instruction], targets: Sequence[Instruction]) -> Channel:
     """Both ends fire once a step, together."""
-    (source,) = instructions_of(graph.op(edge.source), ordered)
-    (target,) = instructions_of(graph.op(edge.target), ordered)
+    (source,), (target,) = sources, targets
     return Channel(id=edge.id, kind=ChannelKind.INTERACTION, source=source.id, target=target.id, edge=edge.id)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 
@@ -38,8 +38,9 @@ def drafts(graph: Graph, pools: Sequence[Pool], run: StageRun) -> tuple[Draft, .
     for edge in graph.edges:
         if edge.kind is EdgeKind.WEIGHTS:
             found.extend(_transfer(graph, edge, pool_of))
+    updated = {op.role for op in graph.ops if op.method == "update"}
     for role in graph.roles:
-        if any(op.role == role.name and op.method == "update" for op in graph.ops):
+        if role.name in updated:
             found.append(_save(role.name, pool_of[role.name], run))
     return tuple(found)
 
@@ -49,19 +50,24 @@ def role_of_end(end: str) -> str:
     return end.split(".", 1)[0]
 
 
-def instructions_of(op: Op, ordered: Sequence[Draft]) -> list[Instruction]:
-    """The op's instructions, by firing."""
-    return [draft.instruction for draft in ordered if draft.instruction.op == op.id]
+def by_op(ordered: Iterable[Draft]) -> Mapping[str, Sequence[Instruction]]:
+    """The instructions of each op that has any, by firing."""
+    found: dict[str, list[Instruction]] = {}
+    for draft in ordered:
+        if draft.instruction.op is not None:
+            found.setdefault(draft.instruction.op, []).append(draft.instruction)
+    return found
 
 
 def _pool_of(graph: Graph, pools: Sequence[Pool]) -> dict[str, Pool]:
     """The pool of each role. Data sets need no entry in a pool: they are read on the host."""
     found = {placed.role: pool for pool in pools for placed in pool.roles}
     host = next((pool for pool in pools if pool.name == HOST), None)
+    named = {op.role for op in graph.ops}
     for role in graph.roles:
         if role.name not in found and role.kind is Kind.DATA and host is not None:
             found[role.name] = host
-        if role.name not in found and any(op.role == role.name for op in graph.ops):
+        if role.name not in found and role.name in named:
             raise InternalError(f"no pool holds role `{role.name}`")
     return found
 

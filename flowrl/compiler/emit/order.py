@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import networkx as nx
 
-from flowrl.compiler.emit.instructions import Draft, instructions_of, role_of_end
+from flowrl.compiler.emit.instructions import Draft, by_op, role_of_end
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import EdgeKind, Graph
 from flowrl.graph.interactions import interactions
@@ -56,7 +56,7 @@ def _members(drafts: Sequence[Draft], graph: Graph) -> dict[str, tuple[str, ...]
     for draft in drafts:
         own = draft.instruction
         group = tied.get(own.op or "", ())
-        ids = tuple(d.instruction.id for d in drafts if d.instruction.op in group)
+        ids = tuple(d.instruction.id for d in drafts if d.instruction.op in group) if group else ()
         if not ids or own.id == ids[0]:
             found[own.id] = ids or (own.id,)
     return found
@@ -64,12 +64,12 @@ def _members(drafts: Sequence[Draft], graph: Graph) -> dict[str, tuple[str, ...]
 
 def _data_arcs(drafts: Sequence[Draft], graph: Graph) -> list[Arc]:
     arcs: list[Arc] = []
+    instructions = by_op(drafts)
     for edge in graph.edges:
         if edge.kind not in (EdgeKind.DATA, EdgeKind.STATE) or edge.tokens:
             continue  # an edge with tokens orders steps, not what happens within one
-        sources = instructions_of(graph.op(edge.source), drafts)
-        targets = instructions_of(graph.op(edge.target), drafts)
-        arcs.extend((source.id, target.id) for source in sources for target in targets)
+        ends = (instructions[edge.source], instructions[edge.target])
+        arcs.extend((source.id, target.id) for source in ends[0] for target in ends[1])
     return arcs
 
 

@@ -6,6 +6,7 @@ Knows no durations and no memory.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -54,12 +55,15 @@ def _streams(ordered: Sequence[Draft], pools: Sequence[Pool]) -> tuple[Stream, .
 
 def _joined(streams: tuple[Stream, ...], channels: tuple[Channel, ...]) -> Program:
     """The program, each instruction naming the channels it receives tokens from and sends tokens to."""
-    carrying = [channel for channel in channels if channel.kind is not ChannelKind.INTERACTION]
+    into: dict[str, list[str]] = defaultdict(list)
+    out: dict[str, list[str]] = defaultdict(list)
+    for channel in channels:
+        if channel.kind is not ChannelKind.INTERACTION:
+            into[channel.target].append(channel.id)
+            out[channel.source].append(channel.id)
 
     def wired(instruction: Instruction) -> Instruction:
-        receives = tuple(channel.id for channel in carrying if channel.target == instruction.id)
-        sends = tuple(channel.id for channel in carrying if channel.source == instruction.id)
-        return replace(instruction, receives=receives, sends=sends)
+        return replace(instruction, receives=tuple(into[instruction.id]), sends=tuple(out[instruction.id]))
 
     return Program(
         streams=tuple(replace(stream, instructions=tuple(map(wired, stream.instructions))) for stream in streams),

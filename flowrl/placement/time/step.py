@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 
 import networkx as nx
 
-from flowrl.graph.graph import Edge, EdgeKind, Graph, Op
+from flowrl.graph.graph import EdgeKind, Graph, Op
 from flowrl.graph.interactions import interactions
+from flowrl.graph.once import once
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
 from flowrl.placement.cost.placed import Placed, placed_roles
@@ -41,10 +42,9 @@ def step_seconds(
     seconds = {op.id: _op_seconds(op, times, placed) for op in graph.ops}
     busy: dict[str, float] = {}
     ready: dict[str, float] = {}
-    for group in _order(graph):
+    for group, sources in _order(graph):
         here = [placed[graph.op(id).role].pool.name for id in group if graph.op(id).role in placed]
-        into = (ready[edge.source] for id in group for edge in _into(graph, id))
-        start = max([*into, *(busy.get(pool, 0.0) for pool in here)], default=0.0)
+        start = max([*(ready[source] for source in sources), *(busy.get(pool, 0.0) for pool in here)], default=0.0)
         end = start + max(seconds[id] for id in group)
         ready |= dict.fromkeys(group, end)
         busy |= dict.fromkeys(here, end)
@@ -90,17 +90,17 @@ def _sum(lines: Lines) -> float:
     return sum(line.value for line in lines)
 
 
-def _into(graph: Graph, id: str) -> list[Edge]:
-    return [edge for edge in graph.edges if edge.target == id and edge.kind is EdgeKind.DATA]
-
-
-def _order(graph: Graph) -> list[tuple[str, ...]]:
-    """Ops in data order, the members of an interaction together."""
+@once
+def _order(graph: Graph) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+    """Ops in data order, the members of an interaction together, each time with the ops whose data they read."""
     members = {id: group for group in interactions(graph) for id in group}
     digraph: nx.DiGraph[tuple[str, ...]] = nx.DiGraph()
     digraph.add_nodes_from(members.get(op.id, (op.id,)) for op in graph.ops)
+    read: dict[tuple[str, ...], list[str]] = {}
     for edge in graph.edges:
+        source, target = (members.get(end, (end,)) for end in (edge.source, edge.target))
         if edge.kind in (EdgeKind.DATA, EdgeKind.STATE) and edge.tokens == 0:
-            source, target = (members.get(end, (end,)) for end in (edge.source, edge.target))
             digraph.add_edge(source, target)
-    return list(nx.topological_sort(digraph))
+        if edge.kind is EdgeKind.DATA:
+            read.setdefault(target, []).append(edge.source)
+    return tuple((group, tuple(read.get(group, ()))) for group in nx.topological_sort(digraph))
