@@ -1,6 +1,6 @@
 """Random lowered flows of every kind of op, up to 40: forks, joins, the three arrows, filters, routers, labels,
-choices, writers that hide one another, restricted edges. Every input has one producer by the rules of LANGUAGE, found
-here by a backward search that shares no code with the compiler."""
+choices, judges with their inner calls, writers that hide one another, restricted edges. Every input has one producer by
+the rules of LANGUAGE, found here by a backward search that shares no code with the compiler."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from random import Random
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Input, Kind, Model, Op, Role, Step
 from flowrl.graph.params import (
+    AskParams,
     CallParams,
     DataParams,
     EnvParams,
@@ -222,6 +224,43 @@ def _router(draft: Draft, space: str) -> None:
     draft.add(_with(op, tuple(inputs)), Kind.REWARD, space)
 
 
+def inner_call(judge: str) -> str:
+    """The op that asks a judge's model, from the judge's op."""
+    return judge.replace(".score", ".ask").replace(".compare", ".ask_pairs")
+
+
+def _judge(draft: Draft, space: str) -> None:
+    """An op that reads the answers of its inner call, which is fed what the judge is fed by derived edges."""
+    method, column, unit, dtype = draft.random.choice(
+        (("score", "judge_answer", SAMPLE, "str"), ("compare", "judge_answers", Unit.PROMPT, "str[]"))
+    )
+    rows = Granularity.GROUP if method == "compare" else Granularity.SAMPLE
+    rewards = (Field(name="rewards", unit=SAMPLE, dtype="f32"),)
+    judge = _op(draft, "j", method, space, outputs=rewards, params=ScoreParams(flavour="judge", function="f.py:f"))
+    asks = inner_call(judge.id)
+    for fed in [edge for edge in draft.edges if edge.target == judge.id]:
+        draft.edges.append(replace(fed, id=f"{fed.source} -> {asks}", target=asks, origin=(fed.id,), derived=True))
+    draft.edges.append(Edge(id=f"{asks} -> {judge.id}", kind=EdgeKind.DATA, source=asks, target=judge.id, derived=True))
+    if any(len(producers(asks, name, draft.ops, draft.edges)) != 1 for name in ("prompt", "response")):
+        draft.edges = [edge for edge in draft.edges if not {asks, judge.id} & {edge.source, edge.target}]
+        return
+    inner = Op(
+        id=asks,
+        role=judge.role,
+        method=asks.partition(".")[2].partition("@")[0],
+        label=judge.label,
+        granularity=rows,
+        inputs=tuple(Input(slot=name, field=name, unit=SAMPLE) for name in ("prompt", "response")),
+        outputs=(Field(name=column, unit=unit, dtype=dtype),),
+        params=AskParams(template="t.j2", endpoint=draft.random.choice((None, "https://judge"))),
+        derived=True,
+    )
+    model = "one" if inner.params == AskParams(template="t.j2") else None
+    draft.add(inner, Kind.REWARD, space, model=model)
+    reads = (Input(slot=column, field=column, unit=SAMPLE, dtype=dtype),)
+    draft.add(replace(judge, granularity=rows, inputs=reads), Kind.REWARD, space, model=model)
+
+
 def _filter(draft: Draft, space: str) -> None:
     action = draft.random.choice(("drop", "drop", "mask"))
     params = FilterParams(rule="threshold", min=0.0, unit=draft.random.choice(("sample", "group")), action=action)
@@ -320,7 +359,7 @@ def _weights(draft: Draft) -> Iterator[tuple[str, str]]:
             yield draft.random.choice(trainers), role.name
 
 
-MAKERS = (_function, _function, _function, _reward, _router, _filter, _scorer, _scorer, _update, _update)
+MAKERS = (_function, _function, _function, _reward, _judge, _router, _filter, _scorer, _scorer, _update, _update)
 
 
 def grown(random: Random, most: int) -> Graph:

@@ -56,8 +56,8 @@ def _verdict(filter: str, op: Op, links: Iterable[Link]) -> Edge:
 
 
 def _ways(start: str, end: str, links: Iterable[Link]) -> tuple[str, ...]:
-    """The declared edges on every way from one op to the other."""
+    """The declared edges on every way from one op to the other, and those that they come from."""
     pairs: list[Pair] = [(link.source, link.target) for link in links]
     below, above = reachable([start], pairs), reachable([end], backward(pairs))
-    on_way = (link for link in links if link.source in below and link.target in above)
-    return tuple(sorted({link.edge for link in on_way if link.edge is not None}))
+    on_way = [link for link in links if link.edge and link.source in below and link.target in above]
+    return tuple(sorted({id for link in on_way for id in (link.edge, *link.stands_for) if id is not None}))

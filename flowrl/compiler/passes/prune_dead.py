@@ -68,7 +68,8 @@ def warn_unread(graph: Graph) -> tuple[Diagnostic, ...]:
         for op in graph.ops
         if reasons.get(op.id) == "unread"
     )
-    edges = (diagnose("FR0306", edge.span) for edge in graph.declared if reasons.get(edge.id) == "nothing_read")
+    idle = (edge for edge in graph.declared if reasons.get(edge.id) == "nothing_read" and not edge.derived)
+    edges = (diagnose("FR0306", edge.span) for edge in idle)
     named = {op.role for op in graph.ops}
     roles = (diagnose("FR0310", role.span, role=role.name) for role in graph.roles if role.name not in named)
     return (*ops, *edges, *roles, *hidden_rewards(graph))
@@ -85,7 +86,8 @@ def _is_root(graph: Graph, op: Op) -> bool:
 def _relowered(graph: Graph, ops: tuple[Op, ...], live: frozenset[str]) -> tuple[Edge, ...]:
     """Edges between live ops. Origins leave out the ways through dead ops where another way brings the field."""
     alive = [e for e in graph.declared if e.source in live and e.target in live]
-    found = records((op for op in ops if not op.derived), graph.roles, alive)
+    drawn = {end for e in alive for end in (e.source, e.target)}  # inner calls too, not what passes added
+    found = records((op for op in ops if op.id in drawn or not op.derived), graph.roles, alive)
     ways = {edge.id: edge.origin for op in ops for edge in data_edges(op, found)}
     kept = (e for e in graph.edges if e.source in live and e.target in live)
     return tuple(replace(e, origin=ways.get(e.id) or e.origin) for e in kept)

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from flowrl.compiler.passes.pipeline import run_passes
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Kind, Op
 from flowrl.graph.params import ForwardParams
+from flowrl.graph.rates import rows_per_step
 from flowrl.graph.text import graph_digest, parse_graph, print_graph, without_spans
-from tests.graph.anyflows import above, any_flows, links, producers
+from tests.graph.anyflows import above, any_flows, inner_call, links, producers
 
 REASONS = {
     "unread_at_zero_kl",
@@ -146,11 +147,13 @@ def test_whatever_is_read_stays_bound_and_whatever_goes_has_a_reason(flow: Graph
     assert {id for id, reason in reasons.items() if reason == "fused_forward" and "." in id} == live - kept
     _check_declared(flow, done, bound, live, twin)
     _check_filters(done, deciding)
+    _check_judges(flow, done)
 
 
 def _check_declared(flow: Graph, done: Graph, bound: Bound, live: set[str], twin: Mapping[str, str]) -> None:
     """Each declared edge is an origin of a lowered one or removed; the two are disjoint; origins lie on ways from
-    producer to reader, and what is removed lies on none."""
+    producer to reader, and what is removed lies on none. An edge into a judge also lies where the one into its inner
+    call does, which the flow did not write."""
     declared = {e.id: e for e in flow.declared}
     origins = {id for e in done.edges for id in e.origin}
     removed = {removal.id for removal in done.removed} & declared.keys()
@@ -171,7 +174,8 @@ def _check_declared(flow: Graph, done: Graph, bound: Bound, live: set[str], twin
         for id in edge.origin:
             ends = (declared[id].source, declared[id].target)
             turned = declared[id].kind is EdgeKind.INTERACTION
-            assert (ends[::-1] if turned else ends) in allowed, (id, edge.id)
+            asked = (ends[0], inner_call(ends[1]))
+            assert (ends[::-1] if turned else ends) in allowed or asked in allowed, (id, edge.id)
     alive = [(a, b, id, fields) for a, b, id, fields in links(flow.declared, flow.ops) if {a, b} <= live]
     for (reader, slot), producer in bound.items():
         if reader not in live or any(i.slot == slot and i.chosen is not None for i in flow.op(reader).inputs):
@@ -183,6 +187,26 @@ def _check_declared(flow: Graph, done: Graph, bound: Bound, live: set[str], twin
         on_way = _between([(a, b) for a, b, _, _ in plain], producer, reader)
         carried = {id for a, b, id, _ in plain if (a, b) in on_way and id is not None}
         assert not carried & removed, (reader, slot)
+
+
+def _check_judges(flow: Graph, done: Graph) -> None:
+    """A judge reads the answers of its own inner call, on as many rows; what is written into the judge stays wherever
+    what is drawn into the inner call does."""
+    origins = {id for e in done.edges for id in e.origin}
+    known = {op.id: op for op in done.ops}
+    judges = [op for op in done.ops if inner_call(op.id) in known and inner_call(op.id) != op.id]
+    assert {op.role for op in judges} == {op.role for op in flow.ops if op.method in ("ask", "ask_pairs")}
+    for judge in judges:
+        inner = known[inner_call(judge.id)]
+        assert [i.source for i in judge.inputs] == [inner.id]
+        assert rows_per_step(done, inner) == rows_per_step(done, judge)
+        fed = {e.source for e in flow.declared if e.target == inner.id}
+        assert {e.source for e in flow.declared if e.target == judge.id} == {*fed, inner.id}
+        for source in fed:
+            assert f"{source} -> {inner.id}" not in origins or f"{source} -> {judge.id}" in origins
+        (brought,) = (e for e in done.edges if e.target == inner.id and "response" in e.fields)
+        written = {f"{source} -> {judge.id}" for source in fed}
+        assert written & set(brought.origin)
 
 
 def _check_filters(done: Graph, deciding: Mapping[str, set[str]]) -> None:
