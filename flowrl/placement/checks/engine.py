@@ -96,8 +96,8 @@ def _images(graph: Graph, role: Role, model: Model, shape: ModelShape) -> Iterat
     """A model without an image encoder would be given text only."""
     if role.kind is not Kind.GENERATOR or getattr(shape, "vision_parameters", 0) or shape.head == "denoiser":
         return
-    for op in graph.ops:
-        sources = {i.source for i in op.inputs if i.slot == "images"} if op.role == role.name else set[str | None]()
+    for op in (each for each in graph.ops if each.role == role.name):
+        sources = {i.source for i in op.inputs if i.slot == "images"}
         for data in (o for o in graph.ops if o.id in sources and isinstance(o.params, DataParams)):
             facts: dict[str, Any] = {
                 "data": data.id,

@@ -15,7 +15,7 @@ from typing import Any, cast
 from flowrl.graph.graph import Graph, Op
 from flowrl.graph.judges import asks_pairs, judge_method, judge_of
 from flowrl.graph.params import AskParams, DataParams, FilterParams, ScoreParams, UpdateParams
-from flowrl.graph.rows import Rows as RowCounts
+from flowrl.graph.rows import rows_of
 from flowrl.graph.types import Granularity
 from flowrl.placement.cost.ledger import Given
 from flowrl.placement.request import Assumption, PlacementRequest
@@ -38,7 +38,7 @@ class Counts:
 
     def __init__(self, graph: Graph, request: PlacementRequest) -> None:
         self.graph, self.request = graph, request
-        self._rows = RowCounts(graph)
+        self._rows = rows_of(graph)
         self._shares = _route_shares(graph)
 
     def rows(self, op: Op) -> Rows:

@@ -68,16 +68,24 @@ def _op_seconds(op: Op, times: OpTime, placed: Mapping[str, Placed]) -> float:
     if times.work.interaction(op):
         lines = times.together(op, placed)
     else:
-        lines = times.host(op) if here is None else times.on_devices(here, op)
+        lines = _on_host(op, times) if here is None else times.on_devices(here, op)
     moves = 2 * _sum(times.move_state(here)) if here is not None and here.offloaded and here.shape else 0.0
     return (_sum(lines) * op.firings + moves) / max(1, op.every_steps)
 
 
+def _on_host(op: Op, times: OpTime) -> Lines:
+    """Equal for all candidates of one search, whose work they share."""
+    known = times.work.lines
+    if ("host", op.id) not in known:
+        known["host", op.id] = times.host(op)
+    return known["host", op.id]
+
+
 def _sync_seconds(graph: Graph, times: OpTime, placed: Mapping[str, Placed]) -> float:
     total = 0.0
-    for edge in graph.edges:
+    for edge in (each for each in graph.edges if each.kind is EdgeKind.WEIGHTS):
         ends = [placed.get(end.split(".")[0]) for end in (edge.source, edge.target)]
-        if edge.kind is not EdgeKind.WEIGHTS or ends[0] is None or ends[1] is None:
+        if ends[0] is None or ends[1] is None:
             continue
         nodes = [{device.rsplit("/", 1)[0] for device in end.pool.devices} for end in ends if end is not None]
         for end, receiving in zip(ends, (False, True), strict=True):
