@@ -19,7 +19,8 @@ from flowrl.compiler.emit.program import emit
 from flowrl.compiler.lower.placement import lower_placement
 from flowrl.compiler.lower.run import lower_stage_run
 from flowrl.diag.diagnostic import FlowError
-from flowrl.execution.steady import steady
+from flowrl.execution.critical import critical_circle
+from flowrl.execution.steady import is_plain, steady
 from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.profile import PROFILE, Profile
@@ -94,25 +95,67 @@ def _plan(case: Case, layouts: bool, note: str) -> Planned:
     return Planned(case, graph, shapes, cluster, request, placement, program, note)
 
 
-def predict(planned: Planned, profile: Profile = PROFILE) -> Predicted:
-    """Seconds of a step and of its phases under `profile`."""
-    request = replace(planned.request, profile=profile)
-    placement, program = planned.placement, planned.program
-    seconds = durations(
+def seconds_of(planned: Planned, profile: Profile) -> dict[str, float]:
+    """Seconds of each instruction of the program under `profile`."""
+    placement = planned.placement
+    return durations(
         planned.graph,
         placement.pools,
-        program,
+        planned.program,
         planned.shapes,
         planned.cluster,
-        request=request,
+        request=replace(planned.request, profile=profile),
         decisions=placement.decisions,
     )
+
+
+def predict(planned: Planned, profile: Profile = PROFILE) -> Predicted:
+    """Seconds of a step and of its phases under `profile`: the simulated steady state, as a plan prints it."""
+    seconds = seconds_of(planned, profile)
+    return Predicted(steady(planned.program, seconds).step_seconds, phases_of(planned, seconds))
+
+
+def phases_of(planned: Planned, seconds: Mapping[str, float]) -> dict[str, float]:
+    """Seconds of each phase in one step, added up over its instructions."""
     phases: dict[str, float] = {}
-    for instruction in program.instructions:
+    for instruction in planned.program.instructions:
         if instruction.every_steps == 1:
             name = _phase(instruction.kind, instruction.op)
             phases[name] = phases.get(name, 0.0) + seconds[instruction.id]
-    return Predicted(steady(program, seconds).step_seconds, phases)
+    return phases
+
+
+class Circles:
+    """The step time of one plan for many profiles. In the steady state a step takes as long as the critical circle of
+    the program: its seconds over its steps (max-plus theory, flowrl/execution/steady.py). Circles that were critical
+    once are kept; the slowest of them is the step time for other seconds too, unless a new one becomes critical, which
+    `exact` finds."""
+
+    def __init__(self, planned: Planned) -> None:
+        self.planned = planned
+        self._known: dict[tuple[str, ...], int] = {}
+        self._plain = {i.id: is_plain(i) for i in planned.program.instructions}
+
+    def exact(self, profile: Profile) -> float:
+        """Simulated. Learns the circle that is critical."""
+        seconds = seconds_of(self.planned, profile)
+        step = steady(self.planned.program, seconds).step_seconds
+        if step > 0:
+            working = self._working(seconds)
+            circle = critical_circle(self.planned.program, working, step)
+            self._known[circle] = max(1, round(sum(working[id] for id in circle) / step))
+        return step
+
+    def quick(self, profile: Profile) -> float:
+        """The slowest of the circles known so far."""
+        if not self._known:
+            return self.exact(profile)
+        working = self._working(seconds_of(self.planned, profile))
+        return max(sum(working[id] for id in circle) / steps for circle, steps in self._known.items())
+
+    def _working(self, seconds: Mapping[str, float]) -> dict[str, float]:
+        """Seconds of what works in every step; a checkpoint takes none here."""
+        return {id: value if self._plain[id] else 0.0 for id, value in seconds.items()}
 
 
 def _phase(kind: str, op: str | None) -> str:

@@ -1,0 +1,84 @@
+"""How FlowRL's cost model agrees with what is published: every record of the facts planned and compared.
+
+    python benchmarks/accuracy.py                          # all sections, with fits that leave each family out
+    python benchmarks/accuracy.py --no-fit                 # with the shipped profile only: quick
+    python benchmarks/accuracy.py --facts DIR --json       # other records of the same files and shapes; as JSON
+    python benchmarks/accuracy.py --only times --refit     # write the fitted constants into the shipped profile
+    python benchmarks/accuracy.py --plot docs/cost         # the residuals as a picture
+
+Sections are modules of benchmarks/facts with `rows(facts) -> Section`. Exits 0 whatever holds: tests judge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from benchmarks.facts import rules  # noqa: E402
+from benchmarks.facts.section import DATA, Facts, Section  # noqa: E402
+from benchmarks.facts.table import WIDTH, step_times, text_of  # noqa: E402
+
+SECTIONS = ("times", "rank", "phases", "microbatch", "tracker", "verdicts", "sync")
+"""Modules of benchmarks/facts, in the order they are printed."""
+
+
+def sections(facts: Facts, names: tuple[str, ...], *, fitted: bool) -> list[Section]:
+    """The sections of `names`."""
+    found: list[Section] = []
+    for name in names:
+        if find_spec(f"benchmarks.facts.{name}") is None:
+            continue
+        module = import_module(f"benchmarks.facts.{name}")
+        found.append(module.rows(facts, fitted=fitted) if name == "times" else module.rows(facts))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare the cost model with published records.")
+    parser.add_argument("--facts", type=Path, default=DATA, help="folder with perf_published.json and the other files")
+    parser.add_argument("--json", action="store_true", help="print {sections, summary} as JSON")
+    parser.add_argument("--no-fit", action="store_true", help="predict with the shipped profile only")
+    parser.add_argument("--only", action="append", default=[], metavar="SECTION", help=f"of {', '.join(SECTIONS)}")
+    options = parser.parse_args()
+    names = tuple(name for name in SECTIONS if not options.only or name in options.only)
+    made = sections(Facts(options.facts), names, fitted=not options.no_fit)
+    if options.json:
+        whole = {
+            "sections": {each.name: {"rows": each.rows, "excluded": each.excluded} for each in made},
+            "rules": dict(rules.RULES),
+            "summary": {each.name: each.summary for each in made},
+        }
+        print(json.dumps(whole, indent=1))  # noqa: T201
+        return
+    print("\n\n".join(_text(each) for each in made))  # noqa: T201
+
+
+def _text(section: Section) -> str:
+    if section.name != "step times":
+        return text_of(section)
+    told = "\n".join(f"rule of {name}: {rule}" for name, rule in rules.RULES.items())
+    return text_of(
+        Section(
+            section.name, section.rows, section.excluded, section.summary, f"{_wrap(told)}\n{step_times(section.rows)}"
+        )
+    )
+
+
+def _wrap(text: str) -> str:
+    import textwrap
+
+    return "\n".join(
+        part for line in text.splitlines() for part in textwrap.wrap(line, WIDTH, subsequent_indent="    ")
+    )
+
+
+if __name__ == "__main__":
+    main()
