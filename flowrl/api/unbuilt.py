@@ -183,6 +183,8 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("`engine.shard_devices`", "shards over all ranks", engines(lambda e: e.shard_devices is not None)),
     Unbuilt("`engine.optimizer_offload`", "`offload` between ops", engines(lambda e: e.optimizer_offload > 0)),
     Unbuilt("`engine.parameter_offload`", "`offload` between ops", engines(lambda e: e.parameter_offload)),
+    Unbuilt("`engine.activation_offload`", "`recompute: full`", engines(lambda e: e.activation_offload)),
+    Unbuilt("`load: broadcast`", "`parts`", engines(lambda e: e.load != "parts")),
     Unbuilt("`engine.cross_entropy`", "`whole`", engines(lambda e: e.cross_entropy != "whole")),
     Unbuilt("`gradient_dtype: bfloat16`", "`float32`", engines(lambda e: e.gradient_dtype != "float32")),
     Unbuilt("`engine.master_dtype`", "`float32`", engines(lambda e: e.master_dtype not in (None, "float32"))),

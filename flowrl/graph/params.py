@@ -50,6 +50,10 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True):
     """Share of optimizer states and master weights that lives in host memory."""
     parameter_offload: bool = False
     """Whether weights and states live in host memory and stream in layer by layer."""
+    activation_offload: bool = False
+    """Whether what `recompute` keeps of a layer lives in host memory."""
+    load: str = "parts"
+    """parts: each rank reads its parts of the weights; broadcast: one rank reads all and sends them."""
     cross_entropy: str = "whole"
     """Logits in loss and log-probs: whole, chunked or fused."""
     sequence_parallel: bool | None = None

@@ -17,6 +17,7 @@ import msgspec
 
 from flowrl.machine.cluster import Device
 from flowrl.machine.memory import MEMORY, EngineMemory, MemoryConstants
+from flowrl.machine.training import TRAINING, TrainingMemory
 
 FACTORS = ("train", "forward", "decode", "link")
 SECONDS = (
@@ -135,6 +136,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True)
     lengths: LengthModel
     fixed: FixedCosts
     memory: MemoryConstants = MEMORY
+    training: TrainingMemory = TRAINING
     """Contexts, reserves, and what engines hold beside their weights."""
     error: float = 0.0
     """Relative error of a step's time: the interval of an estimate."""

@@ -136,6 +136,10 @@ class EngineDocument(Extensible):
     """Share of optimizer states and master weights that lives in host memory. Default 0."""
     parameter_offload: bool = False
     """Whether weights and states live in host memory and stream in layer by layer. Default false."""
+    activation_offload: bool = False
+    """Whether what `recompute` keeps of a layer lives in host memory. Default false."""
+    load: Literal["parts", "broadcast"] = "parts"
+    """How weights come: each rank reads its parts, or one rank reads all and sends them. Default parts."""
     cross_entropy: Literal["whole", "chunked", "fused"] = "whole"
     """Logits in loss and log-probs: all at once, some tokens at a time, or never kept. Default whole."""
     sequence_parallel: bool | None = None

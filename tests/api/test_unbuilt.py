@@ -149,6 +149,10 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "`engine.shard_devices`": (("update: {loss: ppo}", "engine: {shard_devices: 1}, update: {loss: ppo}"),),
     "`engine.optimizer_offload`": (("update: {loss: ppo}", "engine: {optimizer_offload: 0.5}, update: {loss: ppo}"),),
     "`engine.parameter_offload`": (("update: {loss: ppo}", "engine: {parameter_offload: true}, update: {loss: ppo}"),),
+    "`engine.activation_offload`": (
+        ("update: {loss: ppo}", "engine: {activation_offload: true}, update: {loss: ppo}"),
+    ),
+    "`load: broadcast`": (("update: {loss: ppo}", "engine: {load: broadcast}, update: {loss: ppo}"),),
     "`engine.cross_entropy`": (("update: {loss: ppo}", "engine: {cross_entropy: fused}, update: {loss: ppo}"),),
     "`gradient_dtype: bfloat16`": (("update: {loss: ppo}", "engine: {gradient_dtype: bfloat16}, update: {loss: ppo}"),),
     "`engine.master_dtype`": (("update: {loss: ppo}", "engine: {master_dtype: bfloat16}, update: {loss: ppo}"),),

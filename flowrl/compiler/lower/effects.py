@@ -38,8 +38,8 @@ BATCH_BACKENDS = ("hf", "deepspeed")
 BUDGET_KEYS = ("kv_fraction", "max_batch_tokens", "max_model_tokens", "cuda_graphs", "sleep_level", "kv_dtype")
 
 SHARDING_BACKENDS = ("fsdp", "deepspeed", "megatron")
-SHARDING_KEYS = ("zero_stage", "shard_devices", "parameter_offload", "cross_entropy")
-TRAINER_KEYS = ("optimizer_offload", "gradient_dtype", "master_dtype")
+SHARDING_KEYS = ("zero_stage", "shard_devices", "parameter_offload", "cross_entropy", "load")
+TRAINER_KEYS = ("optimizer_offload", "activation_offload", "gradient_dtype", "master_dtype")
 
 
 def check_effects(stage: Stage, calls: Iterable[str]) -> None:

@@ -63,6 +63,8 @@ CASES: Mapping[str, tuple[str, str, Any]] = {
     "EngineDocument.shard_devices": ("rl", f"{TRAIN}/engine/shard_devices", 1),
     "EngineDocument.optimizer_offload": ("rl", f"{TRAIN}/engine/optimizer_offload", 0.5),
     "EngineDocument.parameter_offload": ("rl", f"{TRAIN}/engine/parameter_offload", True),
+    "EngineDocument.activation_offload": ("rl", f"{TRAIN}/engine/activation_offload", True),
+    "EngineDocument.load": ("rl", f"{TRAIN}/engine/load", "broadcast"),
     "EngineDocument.cross_entropy": ("rl", f"{TRAIN}/engine/cross_entropy", "fused"),
     "EngineDocument.sequence_parallel": ("rl", f"{TRAIN}/engine/sequence_parallel", False),
     "EngineDocument.gradient_dtype": ("rl", f"{TRAIN}/engine/gradient_dtype", "bfloat16"),
