@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.facts.job_flows import flow_of
 from benchmarks.facts.jobs import GIB, Job, UnreadableError
@@ -15,12 +16,12 @@ from flowrl.compiler.lower.graph import lower_stage
 from flowrl.compiler.lower.placement import lower_placement
 from flowrl.compiler.passes.pipeline import run_passes
 from flowrl.diag.diagnostic import FlowError
-from flowrl.placement.place import place
-from flowrl.placement.request import Placement
+from flowrl.placement.search import search
 from flowrl.placement.shapes import shapes_of
 from flowrl.plan.plan import Memory
 from flowrl.spec import loads
 
+FOLDER = str(Path(__file__).parent)
 NOT_OF_A_ROLE = ("processes", "reserve for fragmentation")
 
 
@@ -46,18 +47,23 @@ class Verdict:
 def verdict_of(job: Job) -> Verdict:
     """Raises UnreadableError with the planner's words where the flow is refused for another reason than memory."""
     text, left_out = flow_of(job)
+    return verdict_of_document(text, left_out)
+
+
+def verdict_of_document(text: str, left_out: tuple[str, ...] = ()) -> Verdict:
+    """Of a flow's YAML. Raises UnreadableError as `verdict_of` does."""
     try:
-        placement = _placed(text)
+        memory = _memory(text)
     except FlowError as error:
         told = next(iter(error.diagnostics))
         raise UnreadableError(f"the planner refuses the flow: {told.code} {told.headline}") from None
-    tightest = _tightest(placement.memory)
+    tightest = _tightest(memory)
     if tightest is None:
         raise UnreadableError("the planner gives no memory")
     lines = sorted(((_name(each), each.value / GIB) for each in tightest.lines), key=lambda each: -each[1])
     own = next((name for name, _ in lines if name not in NOT_OF_A_ROLE), "")
     return Verdict(
-        fits=all(entry.peak_bytes <= entry.limit_bytes for entry in placement.memory),
+        fits=all(entry.peak_bytes <= entry.limit_bytes for entry in memory),
         phase=tightest.phase,
         line=own,
         lines=tuple(lines),
@@ -67,11 +73,13 @@ def verdict_of(job: Job) -> Verdict:
     )
 
 
-def _placed(text: str) -> Placement:
-    spec = loads(text, folder=".")
+def _memory(text: str) -> tuple[Memory, ...]:
+    """What the placement that is chosen needs. `search` is `place` without the words: why, and what would help."""
+    spec = loads(text, folder=FOLDER)
     graph, _ = run_passes(lower_stage(spec, 0))
     cluster = lower_stage_cluster(spec, 0)
-    return place(graph, cluster, lower_placement(spec, 0), shapes_of(graph, spec.folder))
+    best, _ = search(graph, cluster, lower_placement(spec, 0), shapes_of(graph, spec.folder))
+    return best.laid.memory
 
 
 def _tightest(entries: Sequence[Memory]) -> Memory | None:

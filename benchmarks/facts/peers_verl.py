@@ -135,6 +135,10 @@ def _trainer_engine(read: _Settings, prefix: str, devices: int, cut: Cut) -> dic
     shard = whole(read.of.get(f"{prefix}fsdp_config.fsdp_size"), -1)
     if read.backend == "fsdp" and 0 < shard < devices:
         engine["shard_devices"] = shard
+    if "fsdp2" in str(read.record.get("train_backend")):
+        engine["load"] = "broadcast"
+    if str(read.of.get(f"{prefix}fsdp_config.model_dtype")) in ("bfloat16", "bf16"):
+        engine["master_dtype"] = "bfloat16"
     options = f"{prefix}optim.override_optimizer_config."
     if truth(read.of.get(f"{options}optimizer_cpu_offload")):
         engine["optimizer_offload"] = share(read.of.get(f"{options}optimizer_offload_fraction"), 1.0)
