@@ -16,7 +16,7 @@ from flowrl.diag.diagnostic import FlowError, Help, Respelt, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
 from flowrl.machine.cluster import Cluster
-from flowrl.machine.devices import DEVICE_CARDS, DeviceCard, node_group
+from flowrl.machine.devices import ALIASES, DEVICE_CARDS, DeviceCard, node_group
 from flowrl.machine.local import local_cluster
 
 _SHORTHAND = re.compile(r"(?:(?P<nodes>\d+)x)?(?P<count>\d+)x(?P<device>[A-Za-z][\w.-]*)")
@@ -56,9 +56,10 @@ def check_size(devices: int, span: Span | None) -> None:
 
 
 def device_card(name: str, span: Span | None, written: str) -> DeviceCard:
-    """The catalogue's entry. Raises FlowError FR0511 with near names and the corrected `written`."""
-    if name in DEVICE_CARDS:
-        return DEVICE_CARDS[name]
+    """The catalogue's entry, by name or alias. Raises FlowError FR0511 with near names and the corrected `written`."""
+    known_as = ALIASES.get(name, name)
+    if known_as in DEVICE_CARDS:
+        return DEVICE_CARDS[known_as]
     sizes = [known for known in DEVICE_CARDS if known.lower().startswith(f"{name.lower()}-")]
     found = sizes or near_names(name, list(DEVICE_CARDS))[:1]
     fixed = " or ".join(f"`{written.replace(name, each)}`" for each in found)
