@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +10,6 @@ from msgspec.structs import replace
 from flowrl.compiler.emit.program import emit
 from flowrl.machine.models import CARDS
 from flowrl.placement.cost.ledger import evaluate
-from flowrl.placement.time.decode import Engine, decode_seconds, step_seconds, survival
 from flowrl.placement.time.instructions import duration_lines, durations
 from flowrl.placement.time.step import step_seconds as seconds_of_step
 from flowrl.plan.plan import StageRun
@@ -20,59 +17,7 @@ from flowrl.program.program import InstructionKind, Program
 from tests.placement.flows import GRPO, PPO, with_placement
 from tests.placement.told import Told, told_text
 
-ENGINE = Engine(
-    flops_per_second=4e14,
-    memory_bytes_per_second=2e12,
-    link_bytes_per_second=3e11,
-    step_seconds=2e-3,
-    most_sequences=1e9,
-    cache_tokens=1e12,
-)
 SHAPE = CARDS["Qwen/Qwen2.5-7B"]
-
-
-@pytest.mark.parametrize(("mean", "most"), [(500, 1000), (200, 4096), (3000, 4096), (64, 64)])
-def test_the_length_distribution_has_the_mean_it_is_given(mean: float, most: float) -> None:
-    """The integral of the share that lives on is the mean."""
-    cells = 20_000
-    width = most / cells
-    assert sum(survival((i + 0.5) * width, mean, most) * width for i in range(cells)) == pytest.approx(mean, rel=1e-3)
-
-
-@pytest.mark.parametrize(("mean", "most", "rows"), [(500, 1000, 64), (200, 2000, 256), (900, 1000, 8)])
-def test_decode_is_what_a_simulation_of_each_sample_gives(mean: float, most: int, rows: int) -> None:
-    """Lengths drawn from the distribution, one step at a time, averaged over 40 draws."""
-    rng = random.Random(0)
-    power = most / mean - 1.0
-    totals: list[float] = []
-    for _ in range(40):
-        lengths = sorted(most * (1.0 - rng.random() ** (1.0 / power)) for _ in range(rows))
-        total, done = 0.0, 0
-        for step in range(most):
-            while done < rows and lengths[done] <= step:
-                done += 1
-            if done == rows:
-                break
-            total += step_seconds(SHAPE, ENGINE, 1, 2, rows - done, 100 + step)
-        totals.append(total)
-    modelled = decode_seconds(SHAPE, ENGINE, 1, 2, rows, 100, mean, most)
-    assert modelled == pytest.approx(sum(totals) / len(totals), rel=0.05)
-
-
-def test_a_decode_step_by_hand() -> None:
-    """One sequence: all weights are read once, 15.2 GB over 2 TB/s, and 57,344 bytes of cache a token."""
-    expected = (SHAPE.parameters * 2 + 1000 * 57_344) / 2e12 + 2e-3
-    assert step_seconds(SHAPE, ENGINE, 1, 2, 1, 1000) == pytest.approx(expected, rel=1e-9)
-
-
-def test_a_mixture_reads_only_the_experts_it_meets() -> None:
-    """8 of 128 experts for one sequence, nearly all of them for 512."""
-    shape = CARDS["Qwen/Qwen3-30B-A3B"]
-    free = Engine(**{**{name: getattr(ENGINE, name) for name in Engine.__dataclass_fields__}, "step_seconds": 0.0})
-    one = step_seconds(shape, free, 1, 2, 1, 0) * 2e12 / 2
-    assert one == pytest.approx(shape.active_parameters, rel=1e-6)
-    many = step_seconds(shape, free, 1, 2, 512, 0) * 2e12 / 2
-    assert many == pytest.approx(shape.parameters, rel=1e-3)
 
 
 def program_of(told: Told) -> Program:
@@ -100,22 +45,6 @@ def test_every_instruction_has_a_time_that_its_lines_add_up_to(flow: str) -> Non
             assert seconds[instruction.id] > 0
 
 
-def test_training_by_hand() -> None:
-    """512 samples of 1,536 mean tokens in a minibatch over 16 ranks; 6 + 2 (recomputed) operations a parameter."""
-    told = told_text(GRPO)
-    run = next(each for each in program_of(told).instructions if each.op == "actor_train.update")
-    line = duration_lines(
-        told.graph, told.placement.pools, program_of(told), told.shapes, told.cluster, request=told.request
-    )[run.id][0]
-    tokens = 128 / 2 * 8 * (512 + 1024) / 16
-    matrices = SHAPE.parameters - 152_064 * 3584
-    attention = 28 * 3584 * 1536
-    rate = 0.42 * 989.4e12
-    micro_batches = -(-tokens // 16384)
-    expected = tokens * 8 * (matrices + attention) / rate + micro_batches * 28 * 3e-4
-    assert line.value == pytest.approx(expected, rel=1e-6)
-
-
 @settings(deadline=None, max_examples=15)
 @given(st.integers(1, 16), st.integers(1, 4))
 def test_more_samples_never_take_less(samples: int, factor: int) -> None:
@@ -130,7 +59,7 @@ def test_more_samples_never_take_less(samples: int, factor: int) -> None:
 
 
 def test_assumed_lengths_shorten_generation() -> None:
-    tokens = ("{mean: 500, p99: 2048}", "{mean: 500, p99: 1000}", "{mean: 100, p99: 1000}")
+    tokens = ("{mean: 500, p99: 2048}", "{mean: 500, p99: 1000}", "{mean: 100, p99: 500}")
     flows = (f"{GRPO}assume: {{actor_infer.generate: {{response_tokens: {each}}}}}\n" for each in tokens)
     seconds = [timed(told_text(flow))["run actor_infer.generate"] for flow in (GRPO, *flows)]
     assert seconds == sorted(seconds, reverse=True)

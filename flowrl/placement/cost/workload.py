@@ -1,7 +1,8 @@
 """How much work a step is: tokens of each op's rows and how many rows, with where each figure comes from. No hardware.
 
-Lengths that the flow does not fix follow two printed rules: a mean is half of the most (`assume:` overrides it), and a
-prompt without `max_prompt_tokens` has at most 1,024 tokens, or what the model's positions leave beside the response.
+Lengths that the flow does not fix follow three printed rules: a mean is a share of the most that the profile states
+(`assume:` overrides it), lengths are lognormal around it and cut off at the most, and a prompt without
+`max_prompt_tokens` has at most 1,024 tokens, or what the model's positions leave beside the response.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from flowrl.machine.shape import ModelShape
 from flowrl.placement.cost.counts import Counts, Rows
 from flowrl.placement.cost.denoiser import denoise_passes, image_lengths
 from flowrl.placement.cost.ledger import Given
-from flowrl.placement.request import PlacementRequest
+from flowrl.placement.cost.lengths import LengthTable, constant, lognormal, mean_and_p99
+from flowrl.placement.request import Assumption, PlacementRequest
 from flowrl.plan.plan import LedgerLine
 
 UNKNOWN_PROMPT_TOKENS = 1024
@@ -38,6 +40,24 @@ class Lengths:
     """The longest that is likely: `assume:`'s 99th percentile, else the most."""
     context: int | None = None
     """`max_context_tokens`, which prompt and response together do not exceed."""
+    table: LengthTable | None = None
+    """Of responses; None: all are as long as the mean."""
+
+    @property
+    def responses(self) -> LengthTable:
+        return self.table or constant(max(1.0, float(self.response_mean.value)))
+
+    @property
+    def weighted(self) -> float:
+        """Mean tokens of the row that a token is in: prompt, and E[L²]/E[L] of the response by its part of the row."""
+        prompt, table = float(self.prompt_mean.value), self.responses
+        whole = prompt + table.mean
+        return (prompt * prompt + 2 * prompt * table.mean + table.square) / max(whole, 1e-9)
+
+    def padding(self, parts: int) -> float:
+        """Padded tokens over real ones where rows are sorted by length, cut into `parts` and padded in each."""
+        prompt, table = float(self.prompt_mean.value), self.responses
+        return (prompt + table.padded(parts)) / max(prompt + table.mean, 1e-9)
 
     @property
     def most(self) -> int:
@@ -108,13 +128,22 @@ class Workload:
         most = Given(params.max_response_tokens, self._response_origin(generate.role, key))
         prompt = self._prompt_most(data, params.max_response_tokens)
         assumed = self._counts.assumed(generate)
-        mean = Given(MEAN_SHARE * most.value, f"rule: half of max_response_tokens ({most.origin})")
+        mean, tail, table = self._responses(most, assumed)
+        return Lengths(prompt, _half(prompt), most, mean, tail, params.max_context_tokens, table)
+
+    def _responses(self, most: Given, assumed: Assumption | None) -> tuple[Given, Given, LengthTable]:
+        """Mean, likely longest and distribution of responses of at most `most` tokens."""
+        rule = self.request.profile.lengths
+        mean = Given(
+            rule.mean_share * most.value, f"rule: {rule.mean_share:.0%} of max_response_tokens ({most.origin})"
+        )
         if assumed is not None and assumed.response_tokens is not None:
             mean = Given(min(assumed.response_tokens, most.value), assumed.origin)
-        tail = most
-        if assumed is not None and assumed.response_tokens_p99 is not None:
-            tail = Given(min(max(assumed.response_tokens_p99, mean.value), most.value), assumed.origin)
-        return Lengths(prompt, _half(prompt), most, mean, tail, params.max_context_tokens)
+        longest, middle = max(1.0, float(most.value)), max(1.0, float(mean.value))
+        if assumed is None or assumed.response_tokens_p99 is None:
+            return mean, most, lognormal(middle, longest, rule.spread)
+        tail = Given(min(max(assumed.response_tokens_p99, mean.value), most.value), assumed.origin)
+        return mean, tail, mean_and_p99(middle, float(tail.value), longest)
 
     def passes(self, op: Op) -> Given | None:
         """Of a denoiser: forward passes of one sample in the op; None for a model of tokens."""

@@ -16,7 +16,8 @@ from flowrl.placement.cost.workload import Workload
 from flowrl.placement.memory import engine as engine_memory
 from flowrl.placement.memory import host as host_memory
 from flowrl.placement.memory.pool import limit_bytes
-from flowrl.placement.time.decode import generate_time
+from flowrl.placement.time.generation import generate_lines
+from flowrl.placement.time.training import Share, forward_lines, update_lines
 from flowrl.plan.plan import LedgerLine, Pool
 
 HOST_SECONDS = {Kind.DATA: 1e-4, Kind.REWARD: 2e-4, Kind.ESTIMATOR: 2e-5, Kind.FILTER: 2e-5}
@@ -88,8 +89,10 @@ class OpTime:
             each = Given(engine_memory.rows_per_rank(placed, rows), f"{rows.count:,} rows / dp {placed.layout.dp}")
             return pass_seconds(placed, tokens, self._rates(placed, "forward"), passes, each)
         if self.work.writes_text(op):
-            return self._generate(placed, op)
-        return self._update(placed, op) if op.method == "update" else self._forward(placed, op)
+            lines = self._generate(placed, op)
+        else:
+            lines = self._update(placed, op) if op.method == "update" else self._forward(placed, op)
+        return [*lines, *self._controller(placed, op)]
 
     def _rates(self, placed: Placed, share: str) -> dict[str, Given]:
         in_use = sum(len(pool.devices) for pool in self.pools)
@@ -102,68 +105,49 @@ class OpTime:
         most = engine_memory.sequences_in_flight(placed) if engine_memory.is_vllm(placed) else float("inf")
         carried = self.work.graph.schedule.partial_rollout and op.label is None and op.method == "generate"
         rates = self._rates(placed, "forward")
-        return generate_time(placed, self.work.rows(op), lengths, rates, most, tokens, carried=carried)
+        return generate_lines(placed, self.work.rows(op), lengths, rates, most, tokens, carried=carried)
 
-    def _tokens(self, placed: Placed, op: Op) -> dict[str, Given]:
-        """D tokens of a rank, S mean tokens of a row, m micro-batches of a rank."""
+    def _share(self, placed: Placed, op: Op) -> Share:
+        """What one dp rank works on: without packing, rows are sorted by length and padded within a micro-batch."""
         rows, lengths = self.work.rows(op), self.work.lengths(op)
         passes = self.work.passes(op)
-        count = 1 if passes is None else passes.value
+        count = 1 if passes is None else float(passes.value)
         tokens = rows.count * count * lengths.mean / placed.layout.dp
         wanted = getattr(op.params, "micro_batch_tokens", 16384)
         batches = max(1, -(-int(tokens) // max(wanted, int(lengths.mean), 1)))
+        padding = 1.0 if placed.role.engine.packing or passes is not None else lengths.padding(batches)
         times = "" if passes is None else f" * {passes.origin}"
         how = f"{rows.count:,} rows{times} * {lengths.mean:,.0f} tokens / dp {placed.layout.dp}"
+        how += f", {padding - 1:.0%} padding" if padding > 1.0 else ""
         means = f"{lengths.prompt_mean.origin}; {lengths.response_mean.origin}"
         # A decoder's token attends to half of the row, a denoiser's to all of it.
-        seen = Given(lengths.mean, means) if passes is None else Given(2 * lengths.mean, f"twice, not causal: {means}")
-        return {
-            "D": Given(tokens, how),
-            "S": seen,
-            "m": Given(batches, f"tokens of a rank / micro_batch_tokens {wanted:,}"),
-        }
-
-    def _inputs(self, placed: Placed, op: Op, share: str) -> dict[str, Given]:
-        shape = placed.model
-        return {
-            **model_inputs(placed),
-            **self._rates(placed, share),
-            **self._tokens(placed, op),
-            "Pm": Given(shape.multiplied_parameters, shape.origin),
-            "l": Given(shares(placed).layer_seconds, "assumed: launching a layer"),
-        }
+        row = (
+            Given(lengths.weighted, means) if passes is None else Given(2 * lengths.mean, f"twice, not causal: {means}")
+        )
+        return Share(
+            tokens=Given(tokens * padding, how),
+            row=row,
+            batches=Given(batches, f"tokens of a rank / micro_batch_tokens {wanted:,}"),
+        )
 
     def _update(self, placed: Placed, op: Op) -> Lines:
-        """6 operations per parameter and token (Kaplan et al. 2020), 8 with full recomputation; causal attention
-        6·L·q·S more. FSDP gathers all weights twice and reduce-scatters float32 gradients once a firing; what
-        compute does not hide is added. Pipeline bubbles: (m + pp - 1) / m (Narayanan et al. 2021)."""
-        inputs, role = self._inputs(placed, op, "train"), placed.role.name
-        how = f"operations per parameter and token, recompute {placed.recompute}"
-        inputs["f"] = Given(8 if placed.recompute == "full" else 6, how)
-        trained = "P"
-        if placed.adapter:  # no gradients of frozen weights: forward, and backward through the activations
-            inputs["f"], trained = Given(inputs["f"].value - 2, f"{how}, frozen base"), "A"
-        compute = line("compute", role, "seconds", "D*(f*Pm + f*L*q*S)/(tp*pp*X)*(m + pp - 1)/m + m*L*l/pp", inputs)
-        inputs["c"] = Given(compute.value, "compute")
-        volume = "(2*m*w*P + 4*P)*(dp - 1)/dp/Z" if placed.backend == "fsdp" else "(w + 4)*P/(tp*pp)*(dp - 1)/dp/Z"
-        volume = (
-            volume.replace("4*P", f"4*{trained}") if placed.backend == "fsdp" else volume.replace("P/", f"{trained}/")
-        )
-        return [
-            compute,
-            line("communication not hidden", role, "seconds", f"max(0, {volume} - c)", inputs),
-            line("optimizer step", role, "seconds", f"28*{trained}/(dp*tp*pp)/Y", inputs),
-        ]
+        return update_lines(placed, self._share(placed, op), self._rates(placed, "train"))
 
     def _forward(self, placed: Placed, op: Op) -> Lines:
-        """2 operations per parameter and token; FSDP gathers all weights once a micro-batch."""
-        inputs, role = self._inputs(placed, op, "forward"), placed.role.name
-        compute = line("compute", role, "seconds", "D*(2*Pm + 2*L*q*S)/(tp*pp*X) + m*L*l/3", inputs)
-        if placed.backend != "fsdp":
-            return [compute]
-        inputs["c"] = Given(compute.value, "compute")
-        gather = line("communication not hidden", role, "seconds", "max(0, m*w*P*(dp - 1)/dp/Z - c)", inputs)
-        return [compute, gather]
+        return forward_lines(placed, self._share(placed, op), self._rates(placed, "forward"))
+
+    def _controller(self, placed: Placed, op: Op) -> Lines:
+        """Dispatch of a firing to its ranks and collection of its rows."""
+        fixed = placed.profile.fixed
+        if placed.device.is_cpu or not (fixed.op_seconds or fixed.row_seconds):
+            return []
+        rows = self.work.rows(op)
+        inputs = {
+            "N": Given(rows.count, rows.prompts.origin),
+            "o": Given(fixed.op_seconds, f"a firing ({placed.profile.origin})"),
+            "s": Given(fixed.row_seconds, f"a row ({placed.profile.origin})"),
+        }
+        return [line("controller", op.role, "seconds", "o + N*s", inputs)]
 
     def move_weights(self, placed: Placed, *, receiving: bool, across_nodes: bool) -> Lines:
         """Each rank writes its own shards to host memory, each engine reads what it holds; between nodes the slower of
@@ -174,7 +158,7 @@ class OpTime:
             rate, how = placed.group.network_bytes_per_second, "network of a device"
         inputs = {
             **model_inputs(placed),
-            "h": Given(rate * shares(placed).link, f"{shares(placed).link:.0%} of {how}"),
+            "h": Given(rate * shares(placed).host, f"{shares(placed).host:.0%} of {how}"),
             "y": Given(placed.profile.fixed.sync_seconds, f"lock, cache reset ({placed.profile.origin})"),
         }
         cut = "tp" if receiving else "(dp*tp*pp)"
@@ -185,10 +169,15 @@ class OpTime:
 
     def move_state(self, placed: Placed) -> Lines:
         """Load or offload: the role's state over the device's link to its host."""
-        rate = placed.device.host_bytes_per_second * shares(placed).link
+        achieved, fixed = shares(placed), placed.profile.fixed
+        rate = placed.device.host_bytes_per_second * achieved.host
         state = 0 if placed.device.is_cpu else bytes_of(host_memory.off_device_lines(placed))
-        inputs = {"s": Given(state, "state of a device"), "h": Given(rate, f"catalogue {placed.device.name} host link")}
-        return [line("state moved", placed.role.name, "seconds", "s/h", inputs)]
+        inputs = {
+            "s": Given(state, "state of a device"),
+            "h": Given(rate, f"{achieved.host:.0%} of catalogue {placed.device.name} host link"),
+            "y": Given(fixed.wake_seconds if state else 0.0, f"sleep or wake ({placed.profile.origin})"),
+        }
+        return [line("state moved", placed.role.name, "seconds", "s/h + y", inputs)]
 
     def save(self, placed: Placed) -> Lines:
         """A checkpoint: float32 weights and optimizer states of all ranks to one disk."""
