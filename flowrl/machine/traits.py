@@ -170,8 +170,9 @@ def layout_fault(traits: Traits, shape: ModelShape, tp: int, pp: int) -> str | N
     """Why a model cannot be cut so, with the arithmetic; None if it can.
 
     tp cuts attention by heads and the feed-forward by columns, so it divides both. Engines let tp exceed the key-value
-    heads if it is a multiple of them (they replicate them); Megatron Core wants tp to divide them. pp cuts layers,
-    which engines share out unevenly.
+    heads if it is a multiple of them (they replicate them); Megatron Core wants tp to divide them. pp cuts layers, if
+    need be unevenly (Megatron Core: num_layers_in_first_pipeline_stage, num_layers_in_last_pipeline_stage,
+    pipeline_model_parallel_layout), and each stage has one at least.
     """
     if shape.heads % tp:
         return f"tp {tp} does not divide the {shape.heads} attention heads: {shape.heads % tp} left over"
@@ -181,8 +182,8 @@ def layout_fault(traits: Traits, shape: ModelShape, tp: int, pp: int) -> str | N
     replicated = is_engine and tp % shape.kv_heads == 0
     if shape.kv_heads % tp and not replicated:
         return f"tp {tp} does not divide the {shape.kv_heads} key-value heads"
-    if shape.layers % pp and not is_engine:
-        return f"pp {pp} does not divide the {shape.layers} layers: {shape.layers % pp} left over"
+    if pp > shape.layers:
+        return f"pp {pp} is more than the {shape.layers} layers: {pp - shape.layers} stages would have none"
     return None
 
 

@@ -167,7 +167,7 @@ class Layouts:
             (tp, pp)
             for tp in tensor
             for pp in deep
-            if count % (tp * pp) == 0 and layout_fault(traits, shape, tp, pp) is None
+            if count % (tp * pp) == 0 and shape.layers % pp == 0 and layout_fault(traits, shape, tp, pp) is None
         ]
         for tp, pp in sorted(cuts, key=lambda cut: (cut[0] * cut[1], cut[1])):
             yield Layout(dp=count // (tp * pp), tp=tp, pp=pp)

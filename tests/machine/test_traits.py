@@ -31,9 +31,12 @@ def test_key_value_heads_may_be_copied_by_vllm_alone() -> None:
     assert "key-value" in (layout_fault(MEGATRON, shape, 8, 1) or "")
 
 
-def test_pp_divides_the_layers() -> None:
+def test_pp_gives_each_stage_a_layer() -> None:
+    """Megatron Core shares layers out unevenly where it is told to: 61 layers of DeepSeek-V3 in 16 stages (verl,
+    run_deepseek671b_math_megatron_80gb.sh)."""
     assert layout_fault(MEGATRON, CARDS["Qwen/Qwen2.5-32B"], 4, 8) is None
-    assert "layers" in (layout_fault(MEGATRON, CARDS["Qwen/Qwen2.5-7B"], 1, 8) or "")
+    assert layout_fault(MEGATRON, CARDS["Qwen/Qwen2.5-7B"], 1, 8) is None
+    assert "29" in (layout_fault(MEGATRON, CARDS["Qwen/Qwen2.5-7B"], 1, 29) or "")
 
 
 def test_axes() -> None:

@@ -3,7 +3,7 @@ ranks over nodes. Takes a request before anything is placed; gives diagnostics."
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flowrl.diag.diagnostic import Diagnostic, diagnose
@@ -13,10 +13,13 @@ from flowrl.machine.cluster import Cluster, NodeGroup
 from flowrl.machine.devices import ALL_DTYPES, DEVICE_CARDS
 from flowrl.machine.engines import LORA_RANKS, RESERVED, lora_rank
 from flowrl.machine.shape import ModelShape
-from flowrl.machine.traits import TRAITS, Traits, context_fault, legal_cp, legal_tp
+from flowrl.machine.traits import ENGINES, TRAITS, Traits, context_fault, legal_cp, legal_tp
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.devices import allocate, broken_group
 from flowrl.placement.request import LayoutRequest, PlacementRequest
+
+RING_ATTENTION = ("megatron",)
+"""Backends whose context parallelism is a ring (transformer_engine's attention with cp_comm_type p2p)."""
 
 
 def engine_faults(
@@ -84,8 +87,10 @@ def _dtype(graph: Graph, model: Model, cluster: Cluster, request: PlacementReque
 
 
 def context_faults(role: str, traits: Traits, layout: LayoutRequest, shape: ModelShape) -> Iterator[Diagnostic]:
-    """FR0430 for a size of cp that does not share out the heads, where the backend has that axis (else FR0410)."""
-    fault = context_fault(shape, layout.cp, layout.tp) if "cp" in traits.axes else None
+    """FR0430 for a size of cp that does not share out the heads, where the backend has that axis (else FR0410) and cuts
+    by heads: Megatron Core's passes keys and values around a ring, which any size of cp can."""
+    by_heads = "cp" in traits.axes and traits.backend not in RING_ATTENTION
+    fault = context_fault(shape, layout.cp, layout.tp) if by_heads else None
     if fault is not None:
         facts: dict[str, Any] = {"cp": layout.cp, "heads": shape.heads, "kv_heads": shape.kv_heads}
         legal = ", ".join(map(str, legal_cp(shape, layout.tp)))
@@ -118,7 +123,8 @@ def _groups(name: str, cluster: Cluster, request: PlacementRequest) -> list[Node
 def _over_nodes(
     graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]
 ) -> Iterator[Diagnostic]:
-    """Ranks of one tensor-parallel group talk in every layer, so they stand on one node: FR0533."""
+    """Ranks of one tensor-parallel group talk in every layer, so they stand on one node: FR0533. An engine of a model
+    that no node holds may fill several nodes of several devices (vLLM's and SGLang's multi-node serving)."""
     roles, groups = {role.name: role for role in graph.roles}, {group.name: group for group in cluster.groups}
     homes = _homes(cluster, request)
     for pool in request.pools:
@@ -134,6 +140,8 @@ def _over_nodes(
             broken = broken_group(homes.get(pool.name, ()), layout.tp)
             if layout.tp <= group.devices_per_node and broken is None:
                 continue
+            if traits.backend in ENGINES and _fills_nodes(homes.get(pool.name, ()), layout.tp, group.devices_per_node):
+                continue
             legal = legal_tp(traits, shapes[role.model], pool.gpus, group.devices_per_node)
             fits = [tp for tp in legal if broken_group(homes.get(pool.name, ()), tp) is None]
             facts: dict[str, Any] = {
@@ -144,6 +152,14 @@ def _over_nodes(
             }
             facts["broken"] = f"ranks {broken} of it would stand on two" if broken else "it needs more"
             yield diagnose("FR0533", layout.span or pool.span, legal=", ".join(map(str, fits)), **facts)
+
+
+def _fills_nodes(devices: Sequence[str], tp: int, per_node: int) -> bool:
+    """Whether each group of `tp` neighbouring devices is several whole nodes, each with links of its own inside."""
+    if per_node < 2 or tp % per_node or len(devices) % tp:
+        return False
+    groups = (devices[start : start + tp] for start in range(0, len(devices), tp))
+    return all(len({device.rpartition("/")[0] for device in group}) * per_node == tp for group in groups)
 
 
 def _devices(count: int) -> str:
