@@ -20,8 +20,10 @@ from flowrl.machine.shape import ModelShape
 from flowrl.machine.traits import TRAITS
 from flowrl.placement.cost.ledger import Given, bytes_of, evaluate
 from flowrl.placement.cost.placed import Placed
+from flowrl.placement.memory.fsdp import moments as fsdp_moments
+from flowrl.placement.memory.fsdp import update_inputs
 from flowrl.placement.memory.pool import memory
-from flowrl.placement.memory.training import fsdp_moments, resident_lines, update_inputs
+from flowrl.placement.memory.training import resident_lines
 from flowrl.plan.plan import Layout, Memory, Pool, RolePlacement
 from tests.placement.flows import GRPO, PPO, with_placement
 from tests.placement.told import Told, told_text
@@ -151,11 +153,12 @@ def test_resident_state_by_hand() -> None:
 
 
 def test_an_engine_takes_its_fraction_of_the_device() -> None:
-    """vLLM: gpu_memory_utilization of the device for weights, workspace and cache together."""
+    """vLLM: gpu_memory_utilization of what torch sees of the device for weights, workspace, graphs and cache together,
+    and its context on top (79.2 GiB of an H100's 79.65; 0.52 GiB: llm-d-fast-model-actuation#746)."""
     told = told_text(with_placement(GRPO, "disaggregated"))
     entry = next(e for e in told.placement.memory if e.phase == "actor_infer.generate")
     own = sum(line.value for line in entry.lines if line.role == "actor_infer")
-    assert own == pytest.approx(0.85 * entry.limit_bytes, abs=2)
+    assert own == pytest.approx(0.85 * (entry.limit_bytes - 5.0e8) + 5.6e8, abs=4)
 
 
 def test_an_engine_without_room_for_one_sequence_does_not_start() -> None:
@@ -170,15 +173,15 @@ def test_a_limit_of_the_context_bounds_the_cache() -> None:
     for text, tokens in ((GRPO, 3072), (flow, 1500)):
         start = next(e for e in told_text(text).placement.memory if e.phase == "start actor_infer")
         cache = next(line for line in start.lines if line.what.startswith("KV cache"))
-        assert cache.value == tokens * 57_344
+        assert cache.value == -(-tokens // 16) * 16 * 57_344, "whole blocks of 16 tokens"
 
 
 def test_offloaded_state_lies_on_the_host() -> None:
-    told = told_text(GRPO)
-    host = told.placement.memory[-1]
+    told = told_text(with_placement(GRPO.replace("{recompute: full}", "{recompute: full, offload: true}"), "colocated"))
+    host = next(entry for entry in told.placement.memory if entry.phase == "offloaded state")
     away = {entry.role for pool in told.placement.pools for entry in pool.roles if entry.offloaded}
-    assert (host.pool, host.phase) == ("host", "offloaded state")
-    assert {line.role for line in host.lines} == away
+    assert host.pool == "host"
+    assert {line.role for line in host.lines if line.what == "offloaded state"} == away
     trainer_bytes = next(line.value for line in host.lines if line.role == "actor_train")
     assert trainer_bytes == 8 * -(-7_615_616_512 * 12 // 16), "8 devices of the node"
 
