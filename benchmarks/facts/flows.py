@@ -128,6 +128,8 @@ def _engine(case: Case) -> dict[str, Any]:
     said: dict[str, Any] = {"recompute": "full", "packing": True}
     if case.record.shard_devices and case.train_backend == "fsdp":
         said["shard_devices"] = case.record.shard_devices
+    if case.resident:
+        said["offload"] = False
     return {key: value for key, value in said.items() if key in EngineDocument.model_fields}
 
 

@@ -89,6 +89,8 @@ class Case:
     rollout: Mapping[str, int]
     pools: tuple[Pool, ...]
     filled: tuple[str, ...]
+    resident: bool = False
+    """Whether what trains stays on the devices while others work."""
 
     @property
     def tokens(self) -> float:
