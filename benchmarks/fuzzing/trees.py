@@ -15,7 +15,7 @@ Place = tuple[Any, Any]
 ARROWS = ("->", "=>", "<->")
 OPS = (
     "generate", "log_probs", "values", "update", "score", "estimate", "select", "compare", "call", "reset", "step",
-    "generate@val", "score@val", "update@x",
+    "generate@val", "score@val", "update@x", "ask", "ask_pairs",
 )  # fmt: skip
 KEYS = (
     "kind", "model", "backend", "inputs", "engine", "on_error", "generate", "update", "optimizer", "estimator",

@@ -125,6 +125,9 @@ def test_each_route_gets_its_share_of_the_mixture() -> None:
     assert homes(stage)["chat_judge"] != "host"
     assert seconds(stage, "math_rule.score") == pytest.approx(1024 * 2e-4)
     assert seconds(stage, "code_box.score") == pytest.approx(-(-615 // 256) * 1.0)
+    # a fifth of the samples is asked about, which takes the judge's model; 410 answers are read without it
+    assert seconds(stage, "chat_judge.score") == pytest.approx(410 * 2e-4)
+    assert seconds(stage, "chat_judge.ask") > seconds(stage, "chat_judge.score")
     weights = bytes_held(stage, "start chat_judge", "chat_judge", "weights")
     layout = next(e.layout for p in stage.pools for e in p.roles if e.role == "chat_judge")
     assert weights == pytest.approx(2 * CARDS["Qwen/Qwen2.5-32B-Instruct"].parameters / layout.tp, rel=1e-6)

@@ -193,3 +193,16 @@ def test_edges_that_let_few_columns_pass_let_as_few_to_the_inner_call(folder: Pa
     graph = compiled(folder, flow(edges, reward=OWN))
     assert derived(graph) >= {(GEN, "reward.ask"), ("data.train", "reward.ask")}
     assert lowered_from(graph, "data.train -> reward.ask") == {"data.train -> reward.score", "data.train -> reward.ask"}
+
+
+def test_a_wait_for_a_served_judge_is_told_of_the_judge_and_its_edge(folder: Path) -> None:
+    text = flow(reward=SERVED.replace("timeout_seconds: 9, ", "")) + "schedule: {max_lag: 1}\n"
+    lines = text.split("\n")
+    _, warnings = told(folder, text)
+    places = {each.code: each.labels[0] for each in warnings}
+    span = places["FR0614"].span
+    assert lines[span.line - 1].strip() == f"- {GEN} -> reward.score"
+    assert "`reward.score`" in places["FR0614"].text
+    assert "FR0615" in places
+    _, of_the_patient = told(folder, flow(reward=SERVED) + "schedule: {max_lag: 1}\n")
+    assert {"FR0614", "FR0615"}.isdisjoint(each.code for each in of_the_patient)
