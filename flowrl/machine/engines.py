@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from flowrl.machine.cluster import Device
+
 LORA_RANKS: Mapping[str, tuple[int, ...]] = {"vllm": (1, 8, 16, 32, 64, 128, 256, 320, 512)}
 """`max_lora_rank` of an engine (vllm/config/lora.py, MaxLoRARanks, 0.32). An adapter of a rank between two of them is
 served as one of the next."""
@@ -66,3 +68,55 @@ def lora_rank(backend: str, rank: int) -> int | None:
     A backend without a list takes any."""
     ranks = LORA_RANKS.get(backend)
     return rank if ranks is None else next((each for each in ranks if each >= rank), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What an engine takes at once where the flow does not say."""
+
+    sequences: int
+    batch_tokens: int
+    """Of one step, prompts and new tokens."""
+    block_tokens: int
+    """Of one block of its cache."""
+    largest_graph: int
+    """Sequences of the largest captured step."""
+    source: str
+
+
+def limits(backend: str, device: Device) -> Limits:
+    """Of an engine on a device.
+
+    vLLM: EngineArgs.get_batch_defaults (vllm/engine/arg_utils.py, 0.32) of an offline engine; it leaves A100 at the
+    smaller values. SGLang: ServerArgs (python/sglang/srt/server_args.py): chunked_prefill_size and cuda_graph_max_bs by
+    memory. TensorRT-LLM: max_batch_size and max_num_tokens of llm_args.py.
+    """
+    if device.is_cpu:
+        return Limits(sequences=256, batch_tokens=4096, block_tokens=32, largest_graph=0, source="FlowRL's, on a CPU")
+    gib = device.memory_bytes / 2**30
+    if backend == "sglang":
+        chunk, largest = next((chunk, graph) for below, chunk, graph in _SGLANG if gib < below)
+        return Limits(
+            sequences=2048, batch_tokens=chunk, block_tokens=1, largest_graph=largest, source="SGLang's ServerArgs"
+        )
+    if backend == "tensorrt_llm":
+        return Limits(
+            sequences=2048, batch_tokens=8192, block_tokens=32, largest_graph=128, source="TensorRT-LLM's llm_args"
+        )
+    if gib >= 160:
+        return Limits(sequences=1024, batch_tokens=16384, block_tokens=16, largest_graph=1024, source=_VLLM)
+    large = gib >= 70 and not device.name.startswith(("A100", "A800"))
+    sequences, tokens = (1024, 16384) if large else (256, 8192)
+    return Limits(sequences=sequences, batch_tokens=tokens, block_tokens=16, largest_graph=512, source=_VLLM)
+
+
+_VLLM = "vLLM's default for this device"
+_SGLANG = ((35, 2048, 24), (60, 4096, 32), (160, 8192, 256), (float("inf"), 16384, 512))
+"""GiB of a device below which: chunked_prefill_size, cuda_graph_max_bs (of fewer than 4 devices)."""
+
+
+def graph_sizes(sequences: int, largest: int) -> int:
+    """How many sizes of batch an engine captures: 1, 2, 4, steps of 8 to 256, of 16 beyond (vllm/config/vllm.py,
+    _set_cudagraph_sizes), up to twice its sequences."""
+    most = min(2 * sequences, largest)
+    return sum(size <= most for size in (1, 2, 4, *range(8, 256, 8), *range(256, largest + 1, 16)))

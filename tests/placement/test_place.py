@@ -251,7 +251,7 @@ def test_the_ledger_of_a_diagnostic_adds_up() -> None:
         ("{pools: {a: {gpus: 8, roles: [actor_infer], layouts: {actor_train: {tp: 1}}}}}", "FR0505"),
         ("{pin: {actor_infer: nowhere}}", "FR0506"),
         ("{pools: {a: {gpus: 8, roles: [advantage]}}}", "FR0509"),
-        ("{pools: {a: {gpus: 8, roles: [actor_infer], layouts: {actor_infer: {pp: 2}}}}}", "FR0410"),
+        ("{pools: {a: {gpus: 8, roles: [actor_infer], layouts: {actor_infer: {cp: 2}}}}}", "FR0410"),
         ("{pools: {a: {gpus: 8, roles: [actor_infer], layouts: {actor_infer: {tp: 8}}}}}", "FR0411"),
     ],
 )

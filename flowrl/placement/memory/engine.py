@@ -1,88 +1,117 @@
-"""Memory of an inference engine on one device: vLLM and transformers' generate, at rest and at work.
+"""Memory of a generator on one device: inference engines, transformers' generate, DeepSpeed's hybrid engine.
 
-vLLM takes `kv_fraction` of the device for weights, workspace and KV cache, all at once when it starts (vLLM's
-`gpu_memory_utilization`); the cache is what the other two leave. On a CPU our engine asks for a cache of a fixed size
-(backends/generators/vllm_settings.py). transformers grows its cache with the batch.
+An engine takes a share of the device when it starts (`kv_fraction`), and its cache is what the rest of it leaves:
+  vLLM          u*(M - driver) = weights + peak of a trial step + graphs + cache   (v1/worker/gpu_worker.py,
+                determine_available_memory; its trial step: max_num_batched_tokens through one layer, then the sampler
+                over max_num_seqs)
+  SGLang        u*(M - driver) = weights + cache; steps and graphs have the rest   (mem_fraction_static)
+  TensorRT-LLM  u*(what weights and a trial step leave) = cache                    (free_gpu_memory_fraction)
+On a CPU our engine asks for a cache of a fixed size (backends/generators/vllm_settings.py). Generators that are no
+engines grow their cache with the batch. What follows from no shape is in the profile (machine/memory.py).
 """
 
 from __future__ import annotations
 
+from flowrl.machine.engines import graph_sizes, limits
+from flowrl.machine.traits import ENGINES
 from flowrl.placement.cost.ledger import Given, bytes_of, line
 from flowrl.placement.cost.placed import Placed, model_inputs
 from flowrl.placement.cost.workload import Lengths, Rows
 from flowrl.placement.memory.training import Lines, layer_activations
+from flowrl.placement.memory.weights import sequence_bytes, weights_line
+from flowrl.plan.plan import LedgerLine
 
-VLLM_BATCH_TOKENS = 8192
-"""Tokens of one engine step at most (vLLM's max_num_batched_tokens for an offline engine)."""
-VLLM_SEQUENCES = 256
-"""Sequences in flight at most (max_num_seqs)."""
 CPU_CACHE_BYTES = 2**30
 """What the engine takes for its cache on a CPU at most."""
 
 
-def is_vllm(placed: Placed) -> bool:
-    return placed.backend == "vllm"
+def is_engine(placed: Placed) -> bool:
+    return placed.backend in ENGINES
+
+
+is_vllm = is_engine
 
 
 def sequences_in_flight(placed: Placed) -> int:
     """Sequences that one engine decodes at once."""
-    return int(placed.role.engine.extra.get("max_num_seqs", VLLM_SEQUENCES))
+    return placed.role.engine.max_sequences or limits(placed.backend, placed.device).sequences
 
 
 def rows_per_rank(placed: Placed, rows: Rows) -> int:
     return -(-rows.count // placed.layout.dp)
 
 
-def weights_line(placed: Placed) -> Lines:
-    """The model's, and its LoRA adapter's (each device holds it whole)."""
-    inputs, role = model_inputs(placed), placed.role.name
-    adapter = [line("adapter", role, "bytes", "w*A", inputs)] if placed.adapter else []
-    return [line("weights", role, "bytes", "w*P/tp", inputs), *adapter]
-
-
 def start_lines(placed: Placed, lengths: Lengths) -> Lines:
-    """What a vLLM engine must find room for when it starts: weights, workspace and one sequence of the longest."""
-    inputs = {**model_inputs(placed), **_cache_inputs(placed, lengths)}
-    one = line("KV cache of one longest sequence", placed.role.name, "bytes", "t*K", inputs)
-    return [*weights_line(placed), *_workspace(placed), one]
+    """What an engine must find room for in its share when it starts: weights, its trial step and one sequence of the
+    longest."""
+    one, inputs = sequence_bytes(placed, lengths)
+    taken = _static(placed) if placed.backend == "sglang" else _taken(placed)
+    return [*taken, line("KV cache of one longest sequence", placed.role.name, "bytes", one, inputs)]
 
 
 def engine_limit_bytes(placed: Placed, limit_bytes: int) -> int:
     """What the engine may take of the device."""
-    return int(placed.role.engine.kv_fraction * limit_bytes)
+    return int(placed.role.engine.kv_fraction * (limit_bytes - placed.profile.memory.driver_bytes))
 
 
 def resident_lines(placed: Placed, lengths: Lengths | None, limit_bytes: int) -> Lines:
-    """What the engine holds between its calls, if it is not put to sleep. `lengths` None: it only scores."""
-    if not is_vllm(placed):
-        return weights_line(placed)
+    """What the generator holds between its calls, if it is not put to sleep. `lengths` None: it only scores."""
+    if not is_engine(placed):
+        return idle_lines(placed)
     lines = [*weights_line(placed), *_workspace(placed)]
-    if lengths is None:
-        return lines
-    inputs = {**model_inputs(placed), **_cache_inputs(placed, lengths)}
     if placed.device.is_cpu:
-        inputs["N"] = Given(sequences_in_flight(placed), "sequences in flight at most")
-        inputs["cap"] = Given(CPU_CACHE_BYTES, "cache of an engine on a CPU at most")
-        return [*lines, line("KV cache", placed.role.name, "bytes", "max(t*K, min(N*t*K, cap))", inputs)]
-    role = placed.role
-    inputs["M"] = Given(limit_bytes, f"catalogue {placed.device.name}")
-    inputs["u"] = Given(role.engine.kv_fraction, placed.kv_origin)
-    inputs["taken"] = Given(bytes_of(lines), "weights and workspace")
-    return [*lines, line("KV cache", role.name, "bytes", "max(t*K, u*M - taken)", inputs)]
+        return lines if lengths is None else [*lines, _cpu_cache(placed, lengths)]
+    lines = [*lines, *_graphs(placed), *process_lines(placed)]
+    return lines if lengths is None else [*lines, _cache(placed, lengths, limit_bytes)]
+
+
+def awake_lines(placed: Placed) -> Lines:
+    """An engine whose weights are awake and whose cache is not: while new weights come in."""
+    if placed.device.is_cpu:
+        return [*weights_line(placed)]
+    return [*weights_line(placed), *_graphs(placed), *process_lines(placed)]
+
+
+def asleep_lines(placed: Placed) -> Lines:
+    """What an engine leaves on its device while it sleeps."""
+    if not is_engine(placed) or placed.device.is_cpu:
+        return []
+    known = placed.profile.engine_memory(placed.backend)
+    inputs = _process_inputs(placed) | {"a": Given(known.asleep_bytes, f"blocks that stay asleep: {known.source}")}
+    kept = line("asleep", placed.role.name, "bytes", "o + i + n + a", inputs)
+    return [kept, *_graphs(placed)]
+
+
+def process_lines(placed: Placed) -> Lines:
+    """An engine's process on a GPU: context, workspaces of libraries, buffers of collectives."""
+    return [line("engine process", placed.role.name, "bytes", "o + i + n", _process_inputs(placed))]
+
+
+def idle_lines(placed: Placed) -> Lines:
+    """Of a generator that is no engine. DeepSpeed's holds its part of the weights until it generates."""
+    if placed.backend == "deepspeed":
+        return [line("weights", placed.role.name, "bytes", "w*P/(dp*tp)", model_inputs(placed))]
+    return weights_line(placed)
 
 
 def generate_lines(placed: Placed, rows: Rows, lengths: Lengths, limit_bytes: int) -> Lines:
     """While it generates."""
-    if is_vllm(placed):
+    if is_engine(placed):
         return resident_lines(placed, lengths, limit_bytes)
-    inputs = {**model_inputs(placed), **_cache_inputs(placed, lengths)}
+    one, inputs = sequence_bytes(placed, lengths)
     inputs["a"] = layer_activations(placed)
-    inputs["N"] = Given(rows_per_rank(placed, rows), f"{rows.count:,} rows / dp {placed.layout.dp}")
+    here, most = rows_per_rank(placed, rows), placed.role.engine.max_sequences
+    how = f"{rows.count:,} rows / dp {placed.layout.dp}"
+    at_once = here if most is None else min(here, most)
+    inputs["N"] = Given(at_once, how if at_once == here else f"max_sequences, of {how}")
     inputs["p"] = lengths.prompt_most
     role = placed.role.name
+    gathered = [] if placed.backend != "deepspeed" else [line("gathered weights", role, "bytes", "w*P/tp", inputs)]
+    grown = "*(1 + 1/L)" if placed.backend != "deepspeed" else ""
     return [
-        *weights_line(placed),
-        line("KV cache", role, "bytes", "N*t*K*(1 + 1/L)", inputs),
+        *idle_lines(placed),
+        *gathered,
+        line("KV cache", role, "bytes", f"N*({one}){grown}", inputs),
         max(
             line("layer work", role, "bytes", "N*p*a", inputs),
             line("logits", role, "bytes", "N*V*(w + 12)", inputs),
@@ -92,38 +121,105 @@ def generate_lines(placed: Placed, rows: Rows, lengths: Lengths, limit_bytes: in
 
 
 def receive_lines(placed: Placed, resident: Lines) -> Lines:
-    """While new weights come in, one tensor at a time, into what is already there; an adapter comes whole."""
+    """While new weights come in, into what is already there: one piece of them, at least one tensor. An engine with
+    weights in fp8 keeps a whole layer until it is complete and can be quantised (vLLM's layer-wise reload); an adapter
+    comes whole."""
+    role = placed.role.name
     if placed.adapter:
-        inputs = model_inputs(placed)
-        return [*resident, line("adapter being received", placed.role.name, "bytes", "w*A", inputs)]
-    inputs = {**model_inputs(placed), "B": Given(placed.model.largest_tensor, placed.model.origin)}
-    return [*resident, line("tensor being received", placed.role.name, "bytes", "w*B", inputs)]
+        return [*resident, line("adapter being received", role, "bytes", "w*A", model_inputs(placed))]
+    known = placed.profile.memory
+    inputs = {
+        **model_inputs(placed),
+        "B": Given(placed.model.largest_tensor, f"largest tensor: {placed.model.origin}"),
+        "g": Given(known.bucket_bytes, f"a piece: {known.source}"),
+    }
+    if placed.role.engine.weights_dtype == "fp8":
+        return [*resident, line("layer being received", role, "bytes", "max(g, w*B, w*Lp)", inputs)]
+    return [*resident, line("tensor being received", role, "bytes", "max(g, w*B)", inputs)]
 
 
 def cache_tokens(placed: Placed, lengths: Lengths, limit_bytes: int) -> float:
-    """Tokens that the KV cache of one engine holds."""
-    per_token = placed.model.kv_bytes_per_token(placed.dtype_bytes, placed.layout.tp)
-    if not is_vllm(placed):
+    """Tokens that the KV cache of one engine holds, in whole blocks; of a model with windows or states, tokens of
+    sequences as long as the longest."""
+    if not is_engine(placed):
         return float("inf")
     held = next(each.value for each in resident_lines(placed, lengths, limit_bytes) if each.what == "KV cache")
-    return max(1.0, held / per_token)
+    one, inputs = sequence_bytes(placed, lengths)
+    block = float(inputs["b"].value)
+    per_token = line("one", None, "bytes", one, inputs).value / (-(-float(inputs["t"].value) // block) * block)
+    return max(1.0, held / per_token // block * block)
 
 
-def _cache_inputs(placed: Placed, lengths: Lengths) -> dict[str, Given]:
-    per_token = placed.model.kv_bytes_per_token(placed.dtype_bytes, placed.layout.tp)
-    shape, tp = placed.model, placed.layout.tp
-    heads = max(1, shape.kv_heads // tp)
-    how = f"2 * {shape.layers} layers * {heads} key-value heads here * {shape.head_dim} * {placed.dtype_bytes} bytes"
-    both = f"prompt {lengths.prompt_most.origin}; response {lengths.response_most.origin}"
-    return {"K": Given(per_token, how), "t": Given(lengths.most, both)}
+def _cache(placed: Placed, lengths: Lengths, limit_bytes: int) -> LedgerLine:
+    """What the engine's share leaves, at least one sequence (which `start ROLE` then refuses)."""
+    one, inputs = sequence_bytes(placed, lengths)
+    inputs["M"] = Given(limit_bytes, f"catalogue {placed.device.name}")
+    inputs["d"] = Given(placed.profile.memory.driver_bytes, f"driver: {placed.profile.memory.source}")
+    inputs["u"] = Given(placed.role.engine.kv_fraction, placed.kv_origin)
+    static = placed.backend == "sglang"
+    inputs["taken"] = Given(
+        bytes_of(_static(placed) if static else _taken(placed)),
+        "weights and process" if static else "weights, trial step and process",
+    )
+    left = "u*(M - d - taken)" if placed.backend == "tensorrt_llm" else "u*(M - d) - taken"
+    return line("KV cache", placed.role.name, "bytes", f"max({one}, {left})", inputs)
+
+
+def _cpu_cache(placed: Placed, lengths: Lengths) -> LedgerLine:
+    one, inputs = sequence_bytes(placed, lengths)
+    inputs["N"] = Given(sequences_in_flight(placed), "sequences in flight at most")
+    inputs["cap"] = Given(CPU_CACHE_BYTES, "cache of an engine on a CPU at most")
+    return line("KV cache", placed.role.name, "bytes", f"max({one}, min(N*({one}), cap))", inputs)
+
+
+def _taken(placed: Placed) -> Lines:
+    """What counts against an engine's share of the device beside its cache."""
+    graphs = _graphs(placed) if placed.profile.engine_memory(placed.backend).graphs_inside else []
+    return [*_static(placed), *_workspace(placed), *graphs]
+
+
+def _static(placed: Placed) -> Lines:
+    return [*weights_line(placed), line("engine process", placed.role.name, "bytes", "i + n", _process_inputs(placed))]
+
+
+def _process_inputs(placed: Placed) -> dict[str, Given]:
+    known = placed.profile.engine_memory(placed.backend)
+    several = placed.layout.tp * placed.layout.pp * placed.layout.ep > 1
+    return {
+        "o": Given(known.outside_bytes, f"context, on top of the engine's share: {known.source}"),
+        "i": Given(known.inside_bytes, f"context and libraries in the engine's share: {known.source}"),
+        "n": Given(known.collective_bytes if several else 0, "buffers of collectives" if several else "one device"),
+    }
+
+
+def _graphs(placed: Placed) -> Lines:
+    if placed.device.is_cpu or not placed.role.engine.cuda_graphs:
+        return []
+    known = placed.profile.engine_memory(placed.backend)
+    sequences = sequences_in_flight(placed)
+    sizes = graph_sizes(sequences, limits(placed.backend, placed.device).largest_graph)
+    inputs = {
+        **model_inputs(placed),
+        "y": Given(known.graph_bytes, f"a layer and a size: {known.source}"),
+        "z": Given(sizes, f"sizes of batch captured for {sequences:,} sequences"),
+    }
+    return [line("CUDA graphs", placed.role.name, "bytes", "y*z*L/pp", inputs)]
 
 
 def _workspace(placed: Placed) -> Lines:
-    """The engine's own peak in its start-up trial: a full batch through one layer, and float32 logits of all sequences
-    with a copy for sampling (assumed; the trial measures it on the device)."""
+    """The most that a step takes: a full batch through one layer (hidden states and residuals, and gate, up and their
+    product of the feed-forward; of a mixture, of e copies of each token, at most 32,768 tokens at a time, which is
+    vLLM's VLLM_FUSED_MOE_CHUNK_SIZE), or sampling for all sequences."""
+    known = placed.profile.engine_memory(placed.backend)
+    default = limits(placed.backend, placed.device)
+    batch, most = placed.role.engine.max_batch_tokens, placed.role.engine.max_sequences
     inputs = {
         **model_inputs(placed),
-        "B": Given(VLLM_BATCH_TOKENS, "vLLM's max_num_batched_tokens"),
-        "S": Given(sequences_in_flight(placed), "max_num_seqs"),
+        "B": Given(batch or default.batch_tokens, "max_batch_tokens" if batch else default.source),
+        "S": Given(most or default.sequences, "max_sequences" if most else default.source),
+        "s": Given(known.sampler_bytes, f"of a logit while sampling: {known.source}"),
     }
-    return [line("engine workspace", placed.role.name, "bytes", "B*w*(4*H + 3*e*F/tp) + 8*S*V", inputs)]
+    layer = "B*w*(4*H + 3*F/tp)"
+    if placed.model.experts:
+        layer = "B*w*4*H + min(B, 32768)*e*w*(max(2*F/tp, H) + F/tp)"
+    return [line("engine workspace", placed.role.name, "bytes", f"max({layer}, s*min(S, B)*V)", inputs)]

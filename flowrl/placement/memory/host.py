@@ -1,67 +1,189 @@
-"""Memory of the hosts for what is taken off their devices. One entry, for the node that holds most."""
+"""Memory of the hosts of GPUs, per phase. One entry a phase, for the node that holds most.
+
+Phases: `loading` (weights that ranks read before they are cut) · `offloaded state` (what is off its devices, all of it,
+and the rows of a step on the node of the controller) · `saving ROLE`. Every phase has the processes of the node's ranks
+and a reserve. On a CPU devices are the host: pool.py counts them.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from flowrl.graph.graph import Kind
 from flowrl.machine.cluster import Cluster
 from flowrl.placement.cost.denoiser import sampler_lines
 from flowrl.placement.cost.ledger import Given, bytes_of, line
-from flowrl.placement.cost.placed import HOST, Placed, group_of
+from flowrl.placement.cost.placed import HOST, Placed, group_of, model_inputs
+from flowrl.placement.cost.workload import Workload
 from flowrl.placement.memory import engine as engine_memory
 from flowrl.placement.memory import training as training_memory
 from flowrl.placement.memory.training import Lines
+from flowrl.placement.memory.weights import weights_line
 from flowrl.plan.plan import LedgerLine, Memory, Pool
+
+Everyone = Sequence[tuple[Pool, tuple[Placed, ...]]]
+
+ROW_TOKEN_BYTES = 32
+"""Of one token of a row at the controller: its id, masks, log-probs of three policies, advantage, value, return."""
 
 
 def off_device_lines(placed: Placed) -> Lines:
     """What of a role is copied to the host when it leaves a device: its state, and of an engine the weights alone (the
-    KV cache is thrown away; vLLM, sleep mode level 1). Weights that a trainer of the pool has are there once."""
+    KV cache is thrown away; vLLM, sleep mode level 1) or nothing (level 2). Weights that a trainer of the pool has are
+    there once."""
     if placed.shape is None or placed.role.shares in {entry.role for entry in placed.pool.roles}:
         return []
     if placed.backend == "diffusers":
         return sampler_lines(placed)
-    return (
-        engine_memory.weights_line(placed) if engine_memory.is_vllm(placed) else training_memory.resident_lines(placed)
-    )
+    if engine_memory.is_engine(placed):
+        return weights_line(placed) if placed.role.engine.sleep_level == 1 else []
+    if placed.role.kind is Kind.GENERATOR:
+        return engine_memory.idle_lines(placed)
+    return training_memory.resident_lines(placed)
 
 
-def host_memory(everyone: Sequence[tuple[Pool, tuple[Placed, ...]]], cluster: Cluster) -> tuple[Memory, ...]:
-    """The node with most offloaded bytes against its memory; nothing where nothing is offloaded."""
-    nodes: dict[str, int] = {}
-    held: Counter[str] = Counter()
-    here = {pool.name: Counter(device.rsplit("/", 1)[0] for device in pool.devices) for pool, _ in everyone}
-    away = [(pool, each) for pool, placed in everyone for each in placed if _is_away(each)]
-    for pool, each in away:
-        state = bytes_of(off_device_lines(each))
-        for node, count in here[pool.name].items():
-            nodes[node] = group_of(pool, cluster).host_memory_bytes
-            held[node] += state * count
-    if not nodes:
-        return ()
-    node = max(nodes, key=lambda name: (held[name], name))
-    lines = tuple(_on_node(each, here[pool.name][node], pool) for pool, each in away if here[pool.name][node])
-    return (
-        Memory(
+def host_memory(everyone: Everyone, cluster: Cluster, work: Workload | None = None) -> tuple[Memory, ...]:
+    """The fullest node in each phase; nothing without devices that have a host beside them."""
+    nodes = _Nodes(everyone, cluster, work)
+    return tuple(nodes.phases()) if nodes.limits else ()
+
+
+class _Nodes:
+    """The nodes of all device pools, one of each sort, and what stands on them."""
+
+    def __init__(self, everyone: Everyone, cluster: Cluster, work: Workload | None) -> None:
+        self.everyone, self.work = [(pool, placed) for pool, placed in everyone if not _on_cpu(placed)], work
+        self.here = {pool.name: Counter(map(_node, pool.devices)) for pool, _ in self.everyone}
+        self.limits: dict[str, int] = {}
+        for pool, _ in self.everyone:
+            limit = group_of(pool, cluster).host_memory_bytes
+            self.limits |= dict.fromkeys(self.here[pool.name], limit)
+        self.first = next(iter(self.limits), "")
+        alike = {
+            (*(self.here[p.name][node] for p, _ in self.everyone), each, node == self.first): node
+            for node, each in reversed(self.limits.items())
+        }
+        self.limits = {node: self.limits[node] for node in reversed(alike.values())}
+
+    def phases(self) -> Iterator[Memory]:
+        yield self._fullest("loading", {node: self._loading(node) for node in self.limits})
+        away = {node: self._away(node) for node in self.limits}
+        yield self._fullest("offloaded state", away)
+        for pool, placed in self.everyone:
+            for role in placed:
+                if role.role.trainable and role.shape is not None:
+                    held = (node for node in self.limits if self.here[pool.name][node])
+                    saving = {node: [*away[node], *self._saving(node, pool, role)] for node in held}
+                    yield self._fullest(f"saving {role.role.name}", saving)
+
+    def _fullest(self, phase: str, lines: Mapping[str, Lines]) -> Memory:
+        whole = {node: [*own, *self._base(node)] for node, own in lines.items()}
+        node = max(whole, key=lambda name: bytes_of(whole[name]) / self.limits[name])
+        return Memory(
             pool=HOST,
             device=node,
-            phase="offloaded state",
-            peak_bytes=bytes_of(lines),
-            limit_bytes=nodes[node],
-            lines=lines,
-        ),
-    )
+            phase=phase,
+            peak_bytes=bytes_of(whole[node]),
+            limit_bytes=self.limits[node],
+            lines=tuple(whole[node]),
+        )
+
+    def _base(self, node: str) -> Lines:
+        """Processes of ranks, and what the operating system and the object store need."""
+        placed = [each for _, roles in self.everyone for each in roles]
+        known = placed[0].profile.memory
+        ranks = sum(self.here[pool.name][node] * len(roles) for pool, roles in self.everyone)
+        inputs = {
+            "h": Given(known.host_process_bytes, f"a rank's process: {known.source}"),
+            "ranks": Given(ranks, "ranks on this node"),
+            "q": Given(known.host_reserve_share, f"operating system, file cache, object store: {known.source}"),
+            "M": Given(self.limits[node], "memory of the node"),
+        }
+        return [line("processes", None, "bytes", "h*ranks", inputs), line("reserve", None, "bytes", "q*M", inputs)]
+
+    def _on(self, node: str) -> Iterator[tuple[Pool, Placed, int]]:
+        """Roles with a model that have devices there, and how many."""
+        for pool, roles in self.everyone:
+            for each in roles:
+                if each.shape is not None and self.here[pool.name][node]:
+                    yield pool, each, self.here[pool.name][node]
+
+    def _loading(self, node: str) -> Lines:
+        """One role after another: the largest. Where one rank reads all and sends it, its node has the whole model in
+        float32; else each rank has its part of it. Engines read tensor by tensor from mapped files."""
+        found = [_read(each, devices) for _, each, devices in self._on(node) if each.role.kind is not Kind.GENERATOR]
+        return [max(found, key=lambda entry: entry.value)] if found else []
+
+    def _away(self, node: str) -> Lines:
+        lines = [_on_node(each, devices, pool) for pool, each, devices in self._on(node) if each.offloaded]
+        lines += [_always(each, devices, pool) for pool, each, devices in self._on(node)]
+        lines = [each for each in lines if each.value > 0]
+        return [*lines, *(self._rows() if node == self.first else [])]
+
+    def _rows(self) -> Lines:
+        """Rows of a step at the controller, padded to the longest; images are not counted."""
+        if self.work is None:
+            return []
+        made = [(self.work.rows(op).count * self.work.lengths(op).most, op) for op in self.work.graph.ops]
+        tokens, op = max(
+            ((count, op) for count, op in made if self.work.writes_text(op)), key=lambda m: m[0], default=(0, None)
+        )
+        if op is None:
+            return []
+        inputs = {
+            "T": Given(tokens, f"{self.work.rows(op).count:,} rows of at most {self.work.lengths(op).most:,} tokens"),
+            "e": Given(ROW_TOKEN_BYTES, "of a token: id, masks, log-probs, advantage, value, return"),
+        }
+        return [line("rows of a step", None, "bytes", "T*e", inputs)]
+
+    def _saving(self, node: str, pool: Pool, placed: Placed) -> Lines:
+        """A checkpoint: each rank copies its part of float32 weights and moments to the host, unless it is there."""
+        if placed.offloaded:
+            return []
+        inputs = {
+            **model_inputs(placed),
+            "d": Given(self.here[pool.name][node], f"devices of pool {pool.name} on this node"),
+            "all": Given(len(pool.devices), f"devices of pool {pool.name}"),
+        }
+        trained = "A" if placed.adapter else "P"
+        return [line("checkpoint", placed.role.name, "bytes", f"12*{trained}*d/all", inputs)]
 
 
-def _is_away(placed: Placed) -> bool:
-    return placed.offloaded and placed.shape is not None and not placed.device.is_cpu
+def _on_cpu(placed: Sequence[Placed]) -> bool:
+    return any(each.device.is_cpu for each in placed)
+
+
+def _node(device: str) -> str:
+    return device.rsplit("/", 1)[0]
+
+
+def _read(placed: Placed, devices: int) -> LedgerLine:
+    inputs = {
+        **model_inputs(placed),
+        "n": Given(devices, f"devices of pool {placed.pool.name} on this node"),
+        "all": Given(len(placed.pool.devices), f"devices of pool {placed.pool.name}"),
+    }
+    bytes_each = "4" if placed.role.trainable and not placed.adapter else "w"
+    if placed.role.trainable and placed.role.engine.load == "broadcast":
+        return line("weights being read", placed.role.name, "bytes", f"{bytes_each}*P", inputs)
+    return line("weights being read", placed.role.name, "bytes", f"{bytes_each}*P*n/all", inputs)
 
 
 def _on_node(placed: Placed, devices: int, pool: Pool) -> LedgerLine:
     lines = off_device_lines(placed)
     inputs = {
-        "s": Given(bytes_of(lines), " + ".join(f"{each.what} ({each.formula})" for each in lines)),
+        "s": Given(bytes_of(lines), " + ".join(f"{each.what} ({each.formula})" for each in lines) or "nothing"),
         "d": Given(devices, f"devices of pool {pool.name} on this node"),
     }
     return line("offloaded state", placed.role.name, "bytes", "s*d", inputs)
+
+
+def _always(placed: Placed, devices: int, pool: Pool) -> LedgerLine:
+    """Weights and optimizer states that the flow keeps on the host, whether their role is at work or not."""
+    lines = training_memory.host_lines(placed)
+    inputs = {
+        "s": Given(bytes_of(lines), " + ".join(f"{each.what} ({each.formula})" for each in lines) or "nothing"),
+        "d": Given(devices, f"devices of pool {pool.name} on this node"),
+    }
+    return line("state kept on the host", placed.role.name, "bytes", "s*d", inputs)

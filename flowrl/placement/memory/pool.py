@@ -1,14 +1,14 @@
 """Peak memory of every device pool, per phase of its work. Takes a graph and pools; gives Memory values that add up.
 
-Phases: `load ROLE` · `start ROLE` (a vLLM engine against its own share of the device) · each op by its id ·
-`send_weights A => B`, `receive_weights A => B`. In each phase the roles of the pool that are not offloaded hold what
-they hold. Devices that do the same are one entry: `node0/0 .. node1/7`.
+Phases: `load ROLE` · `start ROLE` (an engine against its own share of the device) · each op by its id, validation's
+too · the steps of each weights edge (memory/sync.py). In each phase the roles of the pool that are not offloaded hold
+what they hold, and engines that sleep leave a part behind. Devices that do the same are one entry:
+`node0/0 .. node1/7`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from math import ceil
 
 from flowrl.graph.graph import EdgeKind, Graph, Op
@@ -23,16 +23,13 @@ from flowrl.placement.cost.workload import Workload
 from flowrl.placement.memory import engine as engine_memory
 from flowrl.placement.memory import training as training_memory
 from flowrl.placement.memory.host import host_memory
+from flowrl.placement.memory.sync import off_duty, sync_phases
 from flowrl.placement.memory.training import Lines
 from flowrl.placement.request import PlacementRequest
 from flowrl.plan.plan import Decision, LedgerLine, Memory, Pool
 
-CONTEXT_BYTES = 1_200_000_000
-"""Of one GPU process: CUDA context, cuBLAS workspace, NCCL buffers. Assumed; profiles measure it."""
-CPU_PROCESS_BYTES = 600_000_000
-"""Of one CPU process that has imported torch and transformers. Seen: 0.5 to 0.6 GB."""
-RESERVE = 0.03
-"""Share of a device kept for fragmentation and for what the driver holds back. Assumed."""
+HOLDS_LOGITS = ("sft",)
+"""Losses whose plain loops keep all logits through the backward pass; those of policies let go of them."""
 
 
 def memory(
@@ -59,7 +56,7 @@ def memory(
         for pool, placed in everyone
         for entry in pool_memory(work, pool, placed, limit_bytes(pool, pools, cluster))
     )
-    return (*on_devices, *host_memory(everyone, cluster))
+    return (*on_devices, *host_memory(everyone, cluster, work))
 
 
 def pool_memory(work: Workload, pool: Pool, placed: tuple[Placed, ...], limit: int) -> tuple[Memory, ...]:
@@ -82,11 +79,13 @@ class _PoolMemory:
 
     def __init__(self, work: Workload, pool: Pool, placed: tuple[Placed, ...], limit: int) -> None:
         self.work, self.pool, self.placed, self.limit = work, pool, placed, limit
-        self._held: dict[str, Lines] = {}
+        self._held: dict[tuple[str, int], Lines] = {}
+        self._stages: dict[str, int] = {}
         self._processes = self._overhead()
 
     def phases(self) -> Iterator[Memory]:
         for devices, stages in _alike(self.pool, self.placed):
+            self._stages = stages
             for role in self.placed:
                 yield from self._startup(role, devices)
             for op in self.work.graph.ops:
@@ -101,8 +100,9 @@ class _PoolMemory:
         if role.backend == "diffusers":
             yield self._entry(f"load {role.role.name}", devices, role, sampler_lines(role))
             return
-        if not engine_memory.is_vllm(role):
-            lines = self._kept(("load", *self._where(role)), lambda: training_memory.load_lines(role))
+        if not engine_memory.is_engine(role):
+            stage = self._stages[role.role.name]
+            lines = self._kept(("load", stage, *self._where(role)), lambda: training_memory.load_lines(role, stage))
             yield self._entry(f"load {role.role.name}", devices, role, lines)
             return
         generate = self._generate_op(role)
@@ -112,20 +112,16 @@ class _PoolMemory:
             yield self._memory(f"start {role.role.name}", devices, lines, limit)
 
     def _weights(self, devices: str) -> Iterator[Memory]:
-        """The send comes while the sender is loaded, the receive while the receiver is."""
+        """The steps of each weights edge that has an end in the pool."""
+        by_name = {each.role.name: each for each in self.placed if each.shape is not None}
         for edge in self.work.graph.edges:
             if edge.kind is not EdgeKind.WEIGHTS:
                 continue
-            source, target = edge.source.split(".")[0], edge.target.split(".")[0]
-            for role in self.placed:
-                if role.role.name == source:
-                    lines = self._kept(("export", *self._where(role)), partial(training_memory.export_lines, role))
-                    yield self._entry(f"send_weights {source} => {target}", devices, role, lines)
-                if role.role.name == target:
-                    held = self._resident(role)
-                    key = ("receive", *self._where(role))
-                    lines = self._kept(key, partial(engine_memory.receive_lines, role, held))
-                    yield self._entry(f"receive_weights {source} => {target}", devices, role, lines)
+            source, target = (by_name.get(end.split(".")[0]) for end in (edge.source, edge.target))
+            ends = tuple(each for each in (source, target) if each is not None)
+            for phase, active, lines in sync_phases(edge, source, target, self._resident):
+                grown = self._grown(active) if active is target else []
+                yield self._beside(phase, devices, ends, [*lines, *grown])
 
     def _at_work(self, role: Placed, op: Op, stage: int) -> Lines:
         return self._kept((op.id, stage, *self._where(role)), lambda: self._work_lines(role, op, stage))
@@ -152,19 +148,22 @@ class _PoolMemory:
             return [*sampler_lines(role), line("layer work", role.role.name, "bytes", "T*a", inputs)]
         if self.work.writes_text(op):
             return engine_memory.generate_lines(role, self.work.rows(op), self.work.lengths(op), self.limit)
-        if engine_memory.is_vllm(role) or reads_answers(op):
+        if engine_memory.is_engine(role) or reads_answers(op):
             return self._resident(role)
         tokens, micro_batches = self._micro_batch(role, op)
-        if op.method == "update":
-            return training_memory.update_lines(role, tokens, micro_batches, stage)
-        return training_memory.forward_lines(role, tokens)
+        if not isinstance(op.params, UpdateParams):
+            return training_memory.forward_lines(role, tokens, stage)
+        held = op.params.loss in HOLDS_LOGITS
+        return training_memory.update_lines(role, tokens, micro_batches, stage, held=held)
 
     def _micro_batch(self, role: Placed, op: Op) -> tuple[Given, int]:
-        """Tokens of one micro-batch and how many there are: at least one whole sequence, at most all rows."""
+        """Tokens of one micro-batch on a device and how many there are: at least one whole sequence, at most all rows.
+        cp cuts a sequence over its devices."""
         wanted, key = 16384, op.method
         if isinstance(op.params, UpdateParams | ForwardParams | ScoreParams):
             wanted = op.params.micro_batch_tokens
         longest, rows = self.work.lengths(op).most, engine_memory.rows_per_rank(role, self.work.rows(op))
+        longest = -(-longest // role.layout.cp)
         origin = self.work.request.origin("roles", role.role.name, key, "micro_batch_tokens")
         if origin == "default":
             origin = self.work.request.origin("roles", role.role.name, "micro_batch_tokens")
@@ -179,10 +178,11 @@ class _PoolMemory:
 
     def _resident(self, role: Placed) -> Lines:
         """What the role holds between its ops: the same in every phase, so worked out once."""
-        found = self._held.get(role.role.name)
+        stage = self._stages.get(role.role.name, 0)
+        found = self._held.get((role.role.name, stage))
         if found is None:
-            key = ("held", *self._where(role))
-            found = self._held[role.role.name] = self._kept(key, lambda: self._resident_lines(role))
+            key = ("held", stage, *self._where(role))
+            found = self._held[role.role.name, stage] = self._kept(key, lambda: self._resident_lines(role))
         return found
 
     def _resident_lines(self, role: Placed) -> Lines:
@@ -192,10 +192,10 @@ class _PoolMemory:
             inputs = {"g": Given(role.role.engine.gpu_bytes or 0, f"roles.{role.role.name}.engine.gpu_bytes")}
             return [line("function", role.role.name, "bytes", "g", inputs)]
         generate = self._generate_op(role)
-        if engine_memory.is_vllm(role):
+        if engine_memory.is_engine(role):
             lengths = self.work.lengths(generate) if generate is not None else None
             return engine_memory.resident_lines(role, lengths, self.limit)
-        return training_memory.resident_lines(role)
+        return training_memory.resident_lines(role, self._stages.get(role.role.name, 0))
 
     def _generate_op(self, role: Placed) -> Op | None:
         """The op that the engine's cache is made for: the one with the longest rows."""
@@ -203,9 +203,30 @@ class _PoolMemory:
         return max(own, key=lambda op: self.work.lengths(op).most, default=None)
 
     def _entry(self, phase: str, devices: str, active: Placed, lines: Lines) -> Memory:
-        others = [each for each in self.placed if each is not active and not each.offloaded]
-        held = [entry for other in others for entry in self._resident(other)]
-        return self._memory(phase, devices, [*lines, *held, *self._processes], self.limit)
+        return self._beside(phase, devices, (active,), [*lines, *self._grown(active)])
+
+    def _beside(self, phase: str, devices: str, active: tuple[Placed, ...], lines: Lines) -> Memory:
+        """A phase in which `active` hold `lines` and the other roles what they leave on the device."""
+        others = [each for each in self.placed if each not in active]
+        left = [entry for other in others for entry in off_duty(other, self._resident)]
+        return self._memory(phase, devices, [*lines, *left, *self._processes], self.limit)
+
+    def _grown(self, active: Placed) -> Lines:
+        """Blocks that the allocator of a trainer that stays keeps after its update, when an engine has woken."""
+        if not (active.offloaded and engine_memory.is_engine(active)) or active.device.is_cpu:
+            return []
+        known = active.profile.memory
+        staying = [each for each in self.placed if each.role.trainable and not each.offloaded]
+        found: Lines = []
+        for role in staying if known.growth_share else ():
+            updates = [op for op in self.work.graph.ops if op.role == role.role.name and op.method == "update"]
+            work = max((bytes_of(self._at_work(role, op, 0)) for op in updates), default=0)
+            inputs = {
+                "k": Given(known.growth_share, f"share that allocators keep: {known.source}"),
+                "u": Given(work - bytes_of(self._resident(role)), "what its update works with"),
+            }
+            found.append(line("blocks its allocator keeps", role.role.name, "bytes", "k*u", inputs))
+        return found
 
     def _memory(self, phase: str, devices: str, lines: Lines, limit: int) -> Memory:
         return Memory(
@@ -218,22 +239,23 @@ class _PoolMemory:
         )
 
     def _overhead(self) -> list[LedgerLine]:
+        """Processes of the roles, but for engines on GPUs, whose own lines have theirs; and the reserve."""
+        known = self.work.request.profile.memory
         is_cpu = any(each.device.is_cpu for each in self.placed)
+        counted = [each for each in self.placed if is_cpu or not engine_memory.is_engine(each)]
         process = (
-            Given(CPU_PROCESS_BYTES, "assumed: python with torch")
+            Given(known.cpu_process_bytes, f"python with torch: {known.source}")
             if is_cpu
-            else Given(CONTEXT_BYTES, "assumed: CUDA context, cuBLAS, NCCL")
+            else Given(known.context_bytes, f"CUDA context, cuBLAS, NCCL: {known.source}")
         )
         inputs = {
-            "r": Given(RESERVE, "assumed"),
+            "r": Given(known.reserve_share, f"fragmentation: {known.source}"),
             "M": Given(self.limit, f"catalogue {self.pool.device}"),
             "C": process,
-            "roles": Given(len(self.placed), f"pool {self.pool.name}"),
+            "roles": Given(len(counted), f"pool {self.pool.name}"),
         }
-        return [
-            line("processes", None, "bytes", "C*roles", inputs),
-            line("reserve for fragmentation", None, "bytes", "r*M", inputs),
-        ]
+        processes = [line("processes", None, "bytes", "C*roles", inputs)] if counted else []
+        return [*processes, line("reserve for fragmentation", None, "bytes", "r*M", inputs)]
 
 
 def _alike(pool: Pool, placed: Sequence[Placed]) -> Iterator[tuple[str, dict[str, int]]]:
