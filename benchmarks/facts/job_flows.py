@@ -16,11 +16,13 @@ import yaml
 
 from benchmarks.facts.cards import card_of
 from benchmarks.facts.jobs import Job, Party, UnreadableError
+from benchmarks.facts.names import card_by_loose_name
 from flowrl.machine.models import CARDS
 from flowrl.machine.traits import TRAITS
 from flowrl.spec.blocks import EngineDocument
 
 REWARD = {"function": "flowrl:overlong", "args": {"max_tokens": 4096, "buffer_tokens": 512, "penalty": 1.0}}
+DEFAULT_TOKENS = 16384
 SHORTEST_NAME = 7
 """Letters of a card's name below which it is not looked for inside other names."""
 KL = {"coef": 0.001, "form": "k3"}
@@ -73,9 +75,9 @@ def flow_of(job: Job) -> tuple[str, tuple[str, ...]]:
 
 
 def card_named(name: str) -> str | None:
-    """The card of a model as a setting writes it: the catalogue's name, or the longest one that starts or ends it
-    (`OpenRLHF/Llama-3-8b-sft-mixture` is a Llama-3-8B, `DeepSeek-R1 671B` a DeepSeek-R1)."""
-    found = card_of(name)
+    """The card of a model as a setting writes it: by the rules of loose names, or the longest of the catalogue's names
+    that it holds (`OpenRLHF/Llama-3-8b-sft-mixture` is a Llama-3-8B, `DeepSeek-R1 671B` a DeepSeek-R1)."""
+    found = card_by_loose_name(name) or card_of(name)
     if found is not None:
         return found
     said = _plain(name)
@@ -119,13 +121,18 @@ def _role(job: Job, party: Party, left_out: list[str]) -> dict[str, Any]:
     elif party.kind == "trainer":
         method = "values" if party.name == "critic" else "log_probs"
         role["update"] = {"loss": "value" if party.name == "critic" else "ppo"}
-        role["update"] |= {"micro_batch_tokens": party.update_tokens} if party.update_tokens else {}
-        role[method] = {"micro_batch_tokens": party.forward_tokens or party.update_tokens or 16384}
+        role["update"]["micro_batch_tokens"] = _on_a_device(party, party.update_tokens)
+        role[method] = {"micro_batch_tokens": _on_a_device(party, party.forward_tokens or party.update_tokens)}
         if party.name == "actor_train":
             role["update"]["old_log_probs"] = "recompute"
     else:
-        role["micro_batch_tokens"] = party.forward_tokens or 16384
+        role["micro_batch_tokens"] = _on_a_device(party, party.forward_tokens)
     return role
+
+
+def _on_a_device(party: Party, tokens: int | None) -> int:
+    """The flow's budget is that of one device, after context parallelism has cut the sequences."""
+    return -(-(tokens or DEFAULT_TOKENS) // party.cut.cp)
 
 
 def _has(party: Party, key: str) -> bool:

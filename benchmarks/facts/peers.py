@@ -66,7 +66,7 @@ def gpu_of(record: Mapping[str, Any], framework: str) -> tuple[str, str]:
 
 def card_in(text: str) -> str | None:
     """The catalogue's card of a text such as `8 x H20-96GB` or `80GB (from file name)`."""
-    for pattern, names in DEVICE_WORDS:
+    for pattern, names in (*DEVICE_WORDS, (r"A40\b", ("A40",)), (r"3090", ("RTX3090",))):
         if re.search(pattern, text, flags=re.IGNORECASE):
             return next((name for name in names if name in DEVICE_CARDS), None)
     size = re.search(r"(\d+)\s*GB", text, flags=re.IGNORECASE)

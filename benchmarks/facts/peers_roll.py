@@ -38,7 +38,9 @@ def job(record: Mapping[str, Any], gpu: tuple[str, str]) -> Job:
     prompt, response = whole(of.get("prompt_length")), whole(of.get("response_length"))
     if prompt <= 0 or response <= 0:
         raise UnreadableError("no prompt_length and response_length")
-    mapped = {key: devices(str(of[f"{key}.device_mapping"])) for key in _NAMES if f"{key}.device_mapping" in of}
+    told = [key for key in _NAMES if f"{key}.device_mapping" in of]
+    unknown = [key for key in told if _has_no_model(of, key)]
+    mapped = {key: devices(str(of[f"{key}.device_mapping"])) for key in told if key not in unknown}
     if not any(key.endswith("_train") for key in mapped):
         raise UnreadableError("no device_mapping of a trainer")
     pools, homes = _pools(mapped)
@@ -65,8 +67,13 @@ def job(record: Mapping[str, Any], gpu: tuple[str, str]) -> Job:
         samples=samples,
         updates=passes_of(prompts * samples, small, prompts),
         max_lag=1 if share(of.get("async_generation_ratio"), 0) > 0 else 0,
-        filled=("a judge without a model of its own has the policy's",) if "rewards.llm_judge" in mapped else (),
+        filled=tuple(f"{key} is left out: its model is not said" for key in unknown),
     )
+
+
+def _has_no_model(of: Mapping[str, Any], key: str) -> bool:
+    """Of a judge, whose model is another than the policy's."""
+    return _NAMES[key] == "reward" and f"{key}.model_args.model_name_or_path" not in of
 
 
 def devices(text: str) -> frozenset[int]:

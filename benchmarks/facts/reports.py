@@ -29,7 +29,7 @@ MODEL_OF_SIZE: tuple[tuple[float, str], ...] = (
     (70, "Llama-3.1-70B"),
     (72, "Qwen2.5-72B"),
 )
-"""Rule: a model of which a report says only the size."""
+"""Rule: the model of a report that says only its size."""
 FRAMEWORKS = ("verl", "nemo", "openrlhf", "slime", "areal", "roll", "trl", "trinity", "prime", "skyrl")
 MEMORY_KINDS = re.compile(r"^oom|^host_ram")
 
@@ -117,13 +117,17 @@ class _Report:
 
     def _model(self) -> str:
         said = first(self.facts, r"(actor_|policy_)?model(_name)?|models|models_tried|actor|base(_model)?")
-        size = share(first(self.facts, r"(model|params)_?b"), 0.0)
+        size = share(first(self.facts, r"(model|params)_?b"), 0.0) or self._size_told()
         if isinstance(said, str):
             return said
         if size:
-            self.filled.append(f"model: a dense one of {size:g}B")
             return min(MODEL_OF_SIZE, key=lambda each: abs(each[0] - size))[1]
         raise UnreadableError("no model")
+
+    def _size_told(self) -> float:
+        """Billions that the title names (`70B GRPO OOM on 9 nodes`), if it names one size."""
+        sizes = set(re.findall(r"(?<![\d.])(\d+(?:\.\d+)?)B\b", str(self.record.get("symptom"))))
+        return float(sizes.pop()) if len(sizes) == 1 else 0.0
 
     def _card(self) -> str:
         texts = [str(first(self.facts, "gpus", "gpu", r"gpu_.*", "device.*", "hardware") or "")]
