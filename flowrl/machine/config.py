@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, Respelt, diagnose
-from flowrl.diag.near import near_names
+from flowrl.diag.near import edit_distance, near_names
 from flowrl.diag.span import Span
 from flowrl.machine.attention import DeltaNet, LatentAttention, Mamba2
 from flowrl.machine.shape import ModelShape
@@ -302,7 +302,7 @@ def _own(read: _Reader, architecture: str, hidden: int) -> dict[str, Any]:
 
 def unknown_architecture(found: str, known: tuple[str, ...], where: str, span: Span | None) -> Diagnostic:
     """FR0404 with the near name of an architecture."""
-    near = near_names(found, list(known))
+    near = [name for name in near_names(found, list(known)) if edit_distance(found, name) <= max(1, len(found) // 4)]
     helps = [replace_help(found, near[0], "an architecture", span)] if near else []
     return diagnose("FR0404", span, found=found, where=where, known=", ".join(known), helps=helps)
 

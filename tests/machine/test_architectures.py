@@ -9,6 +9,7 @@ import torch
 import transformers
 
 from flowrl.diag.diagnostic import FlowError
+from flowrl.machine.adapter import widths
 from flowrl.machine.config import ARCHITECTURES, shape_of_config
 
 DECODER = {
@@ -135,6 +136,31 @@ def test_decoders(case: str) -> None:
     layers = getattr(model.model, "decoder", model.model).layers
     assert sum(count * each for _, count, each in shape.layer_kinds) == counted(layers)
     assert shape.layer_parameters == max(counted(layer) for layer in layers)
+
+
+@pytest.mark.parametrize("case", DECODERS)
+def test_adapters_stand_beside_the_matrices_of_the_modules(case: str) -> None:
+    """By name: both sides of each linear layer, and of each expert of those that one tensor holds."""
+    architecture, keys = DECODERS[case]
+    config = transformers.AutoConfig.for_model(architecture, **{**DECODER, **keys})
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    expected: dict[str, int] = {}
+    for name, module in getattr(model.model, "decoder", model.model).layers.named_modules():
+        for part, both in sides(name.rpartition(".")[2], module).items():
+            expected[part] = expected.get(part, 0) + both
+    assert widths(shape_of_config(config.to_dict(), path="config.json")) == expected
+
+
+def sides(name: str, module: torch.nn.Module) -> dict[str, int]:
+    if isinstance(module, torch.nn.Linear):
+        return {} if name in ("shared_expert_gate", "router") else {name: module.in_features + module.out_features}
+    down = getattr(module, "down_proj", None)
+    if not isinstance(down, torch.nn.Parameter) or "GptOss" in type(module).__name__:
+        return {}
+    experts, hidden, inner = down.shape
+    names = ("gate_proj", "up_proj", "down_proj") if hasattr(module, "gate_up_proj") else ("up_proj", "down_proj")
+    return dict.fromkeys(names, experts * (hidden + inner))
 
 
 @pytest.mark.parametrize("architecture", SEEING)
