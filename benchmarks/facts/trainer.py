@@ -68,7 +68,7 @@ def _lines(trainer: Trainer, profile: Profile) -> tuple[LedgerLine, ...]:
 
 
 def document_of(trainer: Trainer) -> dict[str, Any]:
-    """Supervised training on rows that fill a micro-batch each: what the rows are for does not change what they take."""
+    """Supervised training on rows that fill a micro-batch each; their purpose changes nothing."""
     ranks = trainer.devices
     for axis in ("tp", "pp", "cp"):
         ranks //= trainer.layout.get(axis, 1)

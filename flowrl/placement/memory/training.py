@@ -18,6 +18,7 @@ __all__ = [
     "Lines",
     "export_lines",
     "forward_lines",
+    "host_lines",
     "layer_activations",
     "load_lines",
     "resident_lines",
@@ -54,9 +55,10 @@ def load_lines(placed: Placed, stage: int = 0) -> Lines:
     return [*held, line("largest tensor, uncut", placed.role.name, "bytes", f"{each}*B", inputs)]
 
 
-def export_lines(placed: Placed, stage: int = 0) -> Lines:
-    """While weights are sent: one whole tensor is gathered at a time, in the dtype of compute; an adapter whole."""
-    held, name = resident_lines(placed, stage), placed.role.name
+def export_lines(placed: Placed, held: Lines) -> Lines:
+    """While weights are sent beside what the role has: one whole tensor is gathered at a time, in the dtype of compute;
+    an adapter whole."""
+    name = placed.role.name
     if placed.adapter:
         return [*held, line("adapter", name, "bytes", "w*A", model_inputs(placed))]
     inputs = {**model_inputs(placed), "B": Given(placed.model.largest_tensor, placed.model.origin)}
@@ -112,17 +114,3 @@ def host_lines(placed: Placed) -> Lines:
         kept = "o" if placed.backend == "fsdp" else "(4 + t + o)"
         lines.append(line("optimizer on the host", name, "bytes", f"u*{kept}*{numbers}/{ranks}", inputs))
     return lines
-
-
-def load_host_lines(placed: Placed) -> Lines:
-    """Of one rank, what it holds in host memory while it loads: the largest tensor where it reads parts, all where one
-    rank reads for all. DeepSpeed at stages 1 and 2 reads the model on each rank before it goes to the device."""
-    if placed.shared or placed.shape is None:
-        return []
-    inputs, name = training_inputs(placed), placed.role.name
-    inputs["B"] = Given(placed.model.largest_tensor, placed.model.origin)
-    each = "m" if placed.backend == "fsdp" else "w"
-    reads_all = placed.backend == "deepspeed" and (placed.role.engine.zero_stage or 3) < 3
-    if reads_all or placed.role.engine.load == "broadcast":
-        return [line("model being read", name, "bytes", f"{each}*P", inputs)]
-    return [line("tensor being read", name, "bytes", f"{each}*B", inputs)]
