@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Span(msgspec.Struct, frozen=True, order=True):
+class Span(msgspec.Struct, frozen=True, order=True, gc=False):
     """A half-open range of text. Lines and columns count from 1, columns in characters.
 
     `file` is the path as the user gave it, `preset:NAME`, `--set`, `--cluster`, or a Python file.

@@ -2,6 +2,9 @@
 
 An op's id is `role.method` or `role.method@label`; a data set is role and op `data.NAME` with method NAME. A declared
 edge is one (source, target) pair of the flow after commas are fanned out; its id is `a -> b`, `a => b` or `a <-> b`.
+
+Inputs, ops and edges, of which a graph has thousands, are left out of the search for cyclic garbage (`gc=False`): they
+are made of values that know nothing of them.
 """
 
 from __future__ import annotations
@@ -82,7 +85,7 @@ class Role(msgspec.Struct, frozen=True, kw_only=True):
     """Where its backend stands, if it is written, and each key under engine.extra (`engine.KEY`)."""
 
 
-class Input(msgspec.Struct, frozen=True, kw_only=True):
+class Input(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One slot of an op, bound to exactly one producer once `infer_types` has run."""
 
     slot: str
@@ -100,7 +103,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
     span: Span | None = None
 
 
-class Op(msgspec.Struct, frozen=True, kw_only=True):
+class Op(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: str
     role: str
     method: str
@@ -121,7 +124,7 @@ class Op(msgspec.Struct, frozen=True, kw_only=True):
     """Where its parameters stand, by key, as far as they are written."""
 
 
-class Edge(msgspec.Struct, frozen=True, kw_only=True):
+class Edge(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A declared edge before lowering; after it, a direct producer → consumer edge that names the declared ones."""
 
     id: str

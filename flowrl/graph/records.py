@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from flowrl.graph.algorithms import Pair, ancestors, toposort
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Kind, Op, Role
 from flowrl.graph.once import once
@@ -17,8 +19,7 @@ Producers = Mapping[str, frozenset[str]]
 """Column → ids of the ops whose column it may be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(msgspec.Struct, frozen=True, gc=False):
     """A step that a record takes from one op to the next. `edge` is the declared edge, None from a reset to its step;
     `fields` restricts the columns that pass (empty: all); `stands_for` are the edges that a derived one comes from."""
 

@@ -10,10 +10,10 @@ below it and from every update of its space, as `when_stale: drop` takes old sam
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 
+import msgspec
 import networkx as nx
 
 from flowrl.graph.algorithms import reachable, toposort
@@ -29,8 +29,7 @@ _WHOLE = Fraction(1, 100)
 """How far from a whole count a written share may lie: 0.333 of 9 rows is 3 rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowBounds:
+class RowBounds(msgspec.Struct, frozen=True, gc=False):
     """Fewest and most rows of an op in one step in which it fires: prompts for an op of granularity prompt (data sets),
     samples for all others. Of an update: rows of one pass over the batch, all its minibatches together."""
 
@@ -44,8 +43,7 @@ class RowBounds:
         return self.least if self.least == self.most else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Count:
+class _Count(msgspec.Struct, frozen=True, gc=False):
     """Prompts with rows left, and rows: fewest and most of each."""
 
     prompts: tuple[int, int]

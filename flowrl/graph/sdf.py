@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from math import gcd, lcm
 
+import msgspec
+from msgspec.structs import replace
 
-@dataclass(frozen=True, slots=True)
-class Channel:
+
+class Channel(msgspec.Struct, frozen=True, gc=False):
     """Tokens from one actor to another. ValueError where a rate is below 1 or the first tokens do not fit."""
 
     name: str

@@ -42,7 +42,7 @@ _UNITS = {unit: rank for rank, unit in enumerate(Unit)}
 _FIRINGS = {granularity: rank for rank, granularity in enumerate(Granularity)}
 
 
-class Field(msgspec.Struct, frozen=True, kw_only=True):
+class Field(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A typed column. `dtype` is LANGUAGE.md's spelling: i8, i32, i64, f32, bool, str, messages, json, bytes[] …"""
 
     name: str

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 from flowrl.diag.span import Span
 from flowrl.spec.schema import FlowDocument, StageDocument
 
@@ -21,8 +23,7 @@ class OriginKind(StrEnum):
     DEFAULT = "default"
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(msgspec.Struct, frozen=True, gc=False):
     """Where a value came from. `key` is the span of its key in a mapping, `value` that of the value."""
 
     kind: OriginKind
