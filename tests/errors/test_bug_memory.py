@@ -39,9 +39,9 @@ BASE = {"DEVICE": "H100-80G", "GPUS": 8, "TOKENS": 16384, "MAY": "null", "LENGTH
         # OpenRLHF#858: four models of 8B on four cards of 48 GB
         ({"DEVICE": "L40S", "GPUS": 4, "MODEL": "meta-llama/Meta-Llama-3-8B"}, "actor_train.update"),
         # NeMo-RL#3793: policy, value model and engine of 1.5B on one card, and nothing may leave it
-        ({"GPUS": 1, "MODEL": "Qwen/Qwen2.5-1.5B", "MAY": "false"}, "receive_weights actor_train => actor_infer"),
+        ({"GPUS": 1, "MODEL": "Qwen/Qwen2.5-1.5B", "MAY": "false"}, "actor_infer.generate"),
         # trl#2688: the engine takes 0.9 of cards that also train
-        ({"MODEL": "Qwen/Qwen2.5-7B", "MAY": "false", "SHARE": 0.9}, "receive_weights actor_train => actor_infer"),
+        ({"MODEL": "Qwen/Qwen2.5-7B", "MAY": "false", "SHARE": 0.9}, "actor_infer.generate"),
         # NeMo-RL#456: log-probs of eight samples of 16,384 tokens over a large vocabulary at once
         (
             {"MODEL": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", "LENGTH": 15360, "TOKENS": 131072},

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 
-from flowrl.graph.graph import EdgeKind, Graph, Op
+from flowrl.graph.graph import EdgeKind, Graph, Kind, Op
 from flowrl.graph.judges import reads_answers
 from flowrl.graph.params import ForwardParams, ScoreParams, UpdateParams
 from flowrl.machine.cluster import Cluster
@@ -80,6 +80,7 @@ class _PoolMemory:
     def __init__(self, work: Workload, pool: Pool, placed: tuple[Placed, ...], limit: int) -> None:
         self.work, self.pool, self.placed, self.limit = work, pool, placed, limit
         self._held: dict[tuple[str, int], Lines] = {}
+        self._asleep: dict[str, Lines] = {}
         self._stages: dict[str, int] = {}
         self._processes = self._overhead()
 
@@ -192,7 +193,7 @@ class _PoolMemory:
             inputs = {"g": Given(role.role.engine.gpu_bytes or 0, f"roles.{role.role.name}.engine.gpu_bytes")}
             return [line("function", role.role.name, "bytes", "g", inputs)]
         generate = self._generate_op(role)
-        if engine_memory.is_engine(role):
+        if role.role.kind is Kind.GENERATOR or engine_memory.is_engine(role):
             lengths = self.work.lengths(generate) if generate is not None else None
             return engine_memory.resident_lines(role, lengths, self.limit)
         return training_memory.resident_lines(role, self._stages.get(role.role.name, 0))
@@ -208,8 +209,16 @@ class _PoolMemory:
     def _beside(self, phase: str, devices: str, active: tuple[Placed, ...], lines: Lines) -> Memory:
         """A phase in which `active` hold `lines` and the other roles what they leave on the device."""
         others = [each for each in self.placed if each not in active]
-        left = [entry for other in others for entry in off_duty(other, self._resident)]
+        left = [entry for other in others for entry in self._left(other)]
         return self._memory(phase, devices, [*lines, *left, *self._processes], self.limit)
+
+    def _left(self, other: Placed) -> Lines:
+        """What the role leaves on the device between its ops; of one that sleeps the same on every device."""
+        if not other.offloaded:
+            return self._resident(other)
+        if other.role.name not in self._asleep:
+            self._asleep[other.role.name] = off_duty(other, self._resident)
+        return self._asleep[other.role.name]
 
     def _grown(self, active: Placed) -> Lines:
         """Blocks that the allocator of a trainer that stays keeps after its update, when an engine has woken."""

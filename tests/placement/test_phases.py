@@ -1,0 +1,200 @@
+"""Phases of a pool and of its hosts: what stays while another role works, weights edges in steps, what binds."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from flowrl.machine.profile import PROFILE, with_constants, with_generation
+from flowrl.placement.cost.ledger import bytes_of
+from flowrl.placement.memory.pool import memory
+from flowrl.plan.plan import Memory, Pool
+from tests.placement.flows import GRPO, PPO, with_placement
+from tests.placement.told import Told, told_text
+
+GIB = 2**30
+
+
+def phases(told: Told, away: tuple[str, ...] = (), **profile: str) -> dict[str, Memory]:
+    """By name, with the roles `away` offloaded and no other; `profile`: generations of engines."""
+
+    def pool(each: Pool) -> Pool:
+        return replace(each, roles=tuple(replace(role, offloaded=role.role in away) for role in each.roles))
+
+    request = replace(told.request, profile=with_generation(PROFILE, profile))
+    pools = tuple(pool(each) for each in told.placement.pools)
+    return {e.phase: e for e in memory(told.graph, pools, told.shapes, told.cluster, request=request)}
+
+
+def whats(entry: Memory, role: str) -> list[str]:
+    return [line.what for line in entry.lines if line.role == role]
+
+
+COLOCATED = told_text(with_placement(GRPO, "colocated"))
+EDGE = "actor_train => actor_infer"
+ALL = ("actor_train", "actor_infer", "reward")
+
+
+def test_weights_are_synchronised_in_steps() -> None:
+    """Export, wake the weights, take the new ones, make the cache (vllm#15254): the cache and the piece that is being
+    received are never there together."""
+    found = phases(COLOCATED, ALL)
+    steps = [phase for phase in found if phase.endswith(EDGE)]
+    assert [step.split()[0] for step in steps] == ["send_weights", "wake_weights", "receive_weights", "wake_cache"]
+    send, wake, receive, cache = (found[step] for step in steps)
+    assert "tensor being sent" in whats(send, "actor_train")
+    assert "asleep" in whats(send, "actor_infer")
+    assert "KV cache" not in [*whats(wake, "actor_infer"), *whats(receive, "actor_infer")]
+    assert "tensor being received" in whats(receive, "actor_infer")
+    assert "KV cache" in whats(cache, "actor_infer")
+    assert "tensor being received" not in whats(cache, "actor_infer")
+    assert wake.peak_bytes < receive.peak_bytes < cache.peak_bytes
+
+
+def test_an_engine_that_wakes_all_at_once_has_its_cache_while_weights_come_in() -> None:
+    """verl#302: before vLLM 0.8.3."""
+    old = phases(COLOCATED, ALL, vllm="v0")
+    assert {"KV cache", "tensor being received"} <= set(whats(old[f"receive_weights {EDGE}"], "actor_infer"))
+    assert f"wake_weights {EDGE}" not in old
+
+
+def test_by_a_direct_transport_both_ends_are_on_the_device() -> None:
+    direct = "{edge: actor_train => actor_infer, transport: cuda_ipc}"
+    told = told_text(with_placement(GRPO.replace("- actor_train => actor_infer", f"- {direct}"), "colocated"))
+    for name in ("wake_weights", "receive_weights"):
+        assert "master weights" in whats(phases(told, ALL)[f"{name} {EDGE}"], "actor_train")
+        assert "master weights" not in whats(phases(COLOCATED, ALL)[f"{name} {EDGE}"], "actor_train")
+    assert "master weights" not in whats(phases(told, ALL)[f"wake_cache {EDGE}"], "actor_train")
+
+
+def test_what_sleeps_leaves_a_part_behind() -> None:
+    """NeMo-RL#2619: the same recipe with an engine that leaves 9 GB more has so much less to train with."""
+    now, then = (phases(COLOCATED, ALL, vllm=each)["actor_train.update"] for each in ("0.20", "0.19"))
+    assert {"asleep", "CUDA graphs"} == set(whats(now, "actor_infer"))
+    assert now.peak_bytes - then.peak_bytes == 7_500_000_000
+
+
+def test_validation_is_planned_as_a_rollout_of_its_own() -> None:
+    """NeMo-RL#1159: what must be off the devices while an engine generates must be off them for validation too, where
+    no weights were sent before."""
+    flow = GRPO.replace("data: {train: {source: rows.jsonl, max_prompt_tokens: 1024}}",
+                        "data: {train: {source: rows.jsonl, max_prompt_tokens: 1024}, "
+                        "val: {source: val.jsonl, max_prompt_tokens: 1024}}")  # fmt: skip
+    flow = flow.replace("  - actor_train =>", "  - data.val -> actor_infer.generate@val\n"
+                        "  - actor_infer.generate@val -> reward.score@val\n  - actor_train =>")  # fmt: skip
+    found = phases(told_text(with_placement(flow, "colocated")), ("actor_infer",))
+    rollout, validation = found["actor_infer.generate"], found["actor_infer.generate@val"]
+    assert whats(validation, "actor_train") == whats(rollout, "actor_train") != []
+    assert validation.peak_bytes == rollout.peak_bytes
+
+
+def test_allocators_of_those_who_stay_keep_blocks() -> None:
+    """Trinity-RFT#541: what a resident trainer's allocator keeps is missing when the engine wakes. 0.25 of its work."""
+    found = phases(COLOCATED, ("actor_infer",))
+    update, stays = found["actor_train.update"], found[f"receive_weights {EDGE}"]
+    work = sum(line.value for line in update.lines if line.role == "actor_train")
+    kept = next(line.value for line in stays.lines if line.what == "blocks its allocator keeps")
+    held = ("master weights", "optimizer states")
+    state = sum(line.value for line in stays.lines if line.role == "actor_train" and line.what in held)
+    assert kept == pytest.approx(0.25 * (work - state), abs=2)
+    assert "blocks its allocator keeps" not in whats(phases(COLOCATED, ALL)["actor_infer.generate"], "actor_train")
+
+
+def test_a_piece_of_weights_is_a_bucket_or_the_largest_tensor_or_a_whole_layer() -> None:
+    """verl#7987: an engine that quantises on reload keeps a layer until it is complete."""
+    name = f"receive_weights {EDGE}"
+    shape = COLOCATED.shapes["policy"]
+
+    def piece(told: Told, bucket: float = 0.0) -> float:
+        request = replace(told.request, profile=with_constants(PROFILE, {"memory.bucket_bytes": bucket}))
+        found = memory(told.graph, told.placement.pools, told.shapes, told.cluster, request=request)
+        entry = next(each for each in found if each.phase == name)
+        return next(line.value for line in entry.lines if line.what.endswith("being received"))
+
+    assert piece(COLOCATED) == 2 * shape.largest_tensor
+    assert piece(COLOCATED, 2e9) == 2e9
+    moe = GRPO.replace("Qwen/Qwen2.5-7B", "Qwen/Qwen3-30B-A3B").replace(
+        "backend: vllm,", "backend: vllm, engine: {weights_dtype: fp8},"
+    )
+    told = told_text(with_placement(moe, "colocated"))
+    shape = told.shapes["policy"]
+    assert piece(told) == 2 * shape.layer_parameters > 2 * shape.largest_tensor
+
+
+def test_every_phase_adds_up_and_says_where_its_inputs_come_from() -> None:
+    for entry in phases(COLOCATED, ALL).values():
+        assert entry.peak_bytes == bytes_of(entry.lines)
+        assert all(set(line.origins) == set(line.inputs) and all(line.origins.values()) for line in entry.lines)
+
+
+# -- hosts -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_host_holds_what_is_off_its_devices() -> None:
+    """8 devices of a node: states of 12 bytes a parameter over 16 ranks, and each engine's whole weights."""
+    found = phases(COLOCATED, ALL)
+    lines = {(line.what, line.role): line.value for line in found["offloaded state"].lines}
+    parameters = COLOCATED.shapes["policy"].parameters
+    assert lines["offloaded state", "actor_train"] == pytest.approx(8 * parameters * 12 / 16, abs=8)
+    assert lines["offloaded state", "actor_infer"] == 8 * 2 * parameters
+    assert lines["processes", None] == 8 * 3 * PROFILE.memory.host_process_bytes
+
+
+def test_an_engine_asleep_at_level_2_has_nothing_on_the_host() -> None:
+    flow = GRPO.replace("backend: vllm,", "backend: vllm, engine: {sleep_level: 2},")
+    found = phases(told_text(with_placement(flow, "colocated")), ALL)
+    assert whats(found["offloaded state"], "actor_infer") == []
+
+
+def test_one_rank_that_reads_for_all_has_the_whole_model_on_its_host() -> None:
+    parameters = COLOCATED.shapes["policy"].parameters
+    flow = GRPO.replace("{recompute: full}", "{recompute: full, load: broadcast}")
+    whole = phases(told_text(with_placement(flow, "colocated")))["loading"]
+    parts = phases(COLOCATED)["loading"]
+    assert next(line.value for line in whole.lines if line.role == "actor_train") >= 4 * parameters
+    assert bytes_of(parts.lines) < bytes_of(whole.lines)
+
+
+def test_a_host_that_is_too_small_is_a_verdict() -> None:
+    """verl#2245: host memory too small for copies of what is offloaded."""
+    small = replace(COLOCATED.cluster.groups[0], host_memory_bytes=128 * GIB)
+    told = Told(COLOCATED.graph, replace(COLOCATED.cluster, groups=(small,)), COLOCATED.request, COLOCATED.shapes,
+                COLOCATED.placement)  # fmt: skip
+    entry = phases(told, ALL)["offloaded state"]
+    assert entry.peak_bytes > entry.limit_bytes == 128 * GIB
+
+
+# -- the line that binds ------------------------------------------------------------------------------------------------
+
+RESIDENT = PPO.replace("{recompute: full}", "{recompute: full, offload: false}").replace(
+    "reference: {model: policy, backend: fsdp}", "reference: {model: policy, backend: fsdp, engine: {offload: false}}"
+)
+BINDING = {
+    # trl#2688: an engine's share of 0.9 beside a trainer that stays
+    "share": (
+        GRPO.replace("{recompute: full}", "{recompute: full, offload: false}").replace(
+            "backend: vllm,", "backend: vllm, engine: {kv_fraction: 0.9, offload: false},"
+        ), 1, "actor_infer.generate", "actor_infer KV cache"),
+    # verl#302: weights and cache of a large share wake together, beside what is sent to them
+    "wake": (
+        GRPO.replace("- actor_train => actor_infer", "- {edge: actor_train => actor_infer, transport: cuda_ipc}").replace(
+            "backend: vllm,", "backend: vllm, engine: {kv_fraction: 0.92},"
+        ), 1, f"receive_weights {EDGE}", "actor_infer KV cache"),
+    # NeMo-RL#456: log-probs of 16,384 tokens over 151,936 tokens of vocabulary, several samples at once
+    "logits": (
+        PPO.replace("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-1.5B").replace("max_response_tokens: 2048", "max_response_tokens: 15360")
+        .replace("reference: {model: policy, backend: fsdp}", "reference: {model: policy, backend: fsdp, micro_batch_tokens: 49152}"),
+        1, "reference.log_probs", "reference logits"),
+    # OpenRLHF#277, #858: actor, critic and reference on each device, all at once
+    "resident": (RESIDENT, 1, "", "actor_train"),
+}  # fmt: skip
+"""flow, nodes' count, phase, beginning of the largest line."""
+
+
+@pytest.mark.parametrize("cause", BINDING)
+def test_the_binding_line_is_the_cause(cause: str) -> None:
+    flow, nodes, phase, largest = BINDING[cause]
+    profile = with_generation(PROFILE, {"vllm": "v0"}) if cause == "wake" else PROFILE
+    told = told_text(with_placement(flow.replace("nodes: 2", f"nodes: {nodes}"), "colocated"))
+    for e in sorted(told.placement.memory, key=lambda e:-e.peak_bytes/e.limit_bytes)[:3]:
+        print(cause, e.phase, e.peak_bytes/GIB, e.limit_bytes/GIB, [(l.role,l.what,round(l.value/GIB,1)) for l in sorted(e.lines,key=lambda l:-l.value)[:6]])
