@@ -55,7 +55,7 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True):
     load: str = "parts"
     """parts: each rank reads its parts of the weights; broadcast: one rank reads all and sends them."""
     cross_entropy: str = "whole"
-    """Logits in loss and log-probs: whole, chunked or fused."""
+    """Logits in loss and log-probs: whole, kernel, in_place, chunked or fused."""
     sequence_parallel: bool | None = None
     """Whether tp cuts norms and residuals by tokens; None: with tp over 1."""
     gradient_dtype: str = "float32"

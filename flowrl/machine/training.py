@@ -18,6 +18,8 @@ class TrainingMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Of one logit while a loss or log-probs are made of all of them at once."""
     held_logit_bytes: float
     """The same where the caller keeps the logits through the backward pass, as plain training loops do."""
+    kernel_logit_bytes: float
+    """The same where one kernel makes the loss and the gradient of float32 logits."""
     chunk_tokens: int
     """Tokens of which a chunked cross-entropy makes logits at a time."""
     fused_columns: int

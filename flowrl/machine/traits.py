@@ -169,8 +169,9 @@ def illegal_axis(traits: Traits, sizes: Mapping[str, int]) -> str | None:
 def layout_fault(traits: Traits, shape: ModelShape, tp: int, pp: int) -> str | None:
     """Why a model cannot be cut so, with the arithmetic; None if it can.
 
-    tp cuts attention by heads and the feed-forward by columns, so it divides both. Engines let tp exceed the key-value
-    heads if it is a multiple of them (they replicate them); Megatron Core wants tp to divide them. pp cuts layers, if
+    tp cuts attention by heads and the feed-forward by columns, so it divides both. tp may exceed the key-value heads if
+    it is a multiple of them: engines replicate them, Megatron Core gathers the queries, keys and values of a group
+    (transformer/attention.py: num_query_groups is "a multiple or divisor" of it). pp cuts layers, if
     need be unevenly (Megatron Core: num_layers_in_first_pipeline_stage, num_layers_in_last_pipeline_stage,
     pipeline_model_parallel_layout), and each stage has one at least.
     """
@@ -178,9 +179,8 @@ def layout_fault(traits: Traits, shape: ModelShape, tp: int, pp: int) -> str | N
         return f"tp {tp} does not divide the {shape.heads} attention heads: {shape.heads % tp} left over"
     if shape.ffn % tp:
         return f"tp {tp} does not divide the feed-forward width {shape.ffn:,}: {shape.ffn % tp} left over"
-    is_engine = traits.backend in ENGINES
-    replicated = is_engine and tp % shape.kv_heads == 0
-    if shape.kv_heads % tp and not replicated:
+    shared = traits.backend in (*ENGINES, "megatron") and tp % shape.kv_heads == 0
+    if shape.kv_heads % tp and not shared:
         return f"tp {tp} does not divide the {shape.kv_heads} key-value heads"
     if pp > shape.layers:
         return f"pp {pp} is more than the {shape.layers} layers: {pp - shape.layers} stages would have none"

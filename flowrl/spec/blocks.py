@@ -140,8 +140,9 @@ class EngineDocument(Extensible):
     """Whether what `recompute` keeps of a layer lives in host memory. Default false."""
     load: Literal["parts", "broadcast"] = "parts"
     """How weights come: each rank reads its parts, or one rank reads all and sends them. Default parts."""
-    cross_entropy: Literal["whole", "chunked", "fused"] = "whole"
-    """Logits in loss and log-probs: all at once, some tokens at a time, or never kept. Default whole."""
+    cross_entropy: Literal["whole", "kernel", "in_place", "chunked", "fused"] = "whole"
+    """Logits in loss and log-probs: all at once by torch, by a kernel with their gradient or over them, some tokens at
+    a time, or never kept. Default whole."""
     sequence_parallel: bool | None = None
     """Whether tp cuts norms and residuals by tokens (megatron). Default: true with tp over 1."""
     gradient_dtype: Literal["float32", "bfloat16"] = "float32"

@@ -24,11 +24,13 @@ def test_tp_stays_in_a_node_and_divides_the_pool() -> None:
     assert legal_tp(TRAITS["hf"], CARDS["Qwen/Qwen2.5-32B"], 8, 8) == (1,)
 
 
-def test_key_value_heads_may_be_copied_by_vllm_alone() -> None:
+def test_key_value_heads_may_be_shared_by_ranks() -> None:
+    """Megatron Core: num_query_groups must be "a multiple or divisor" of tensor_model_parallel_size; not so FSDP."""
     shape = CARDS["Qwen/Qwen3-30B-A3B"]
     assert shape.kv_heads == 4
     assert layout_fault(VLLM, shape, 8, 1) is None
-    assert "key-value" in (layout_fault(MEGATRON, shape, 8, 1) or "")
+    assert layout_fault(MEGATRON, shape, 8, 1) is None
+    assert "key-value" in (layout_fault(FSDP, shape, 8, 1) or "")
 
 
 def test_pp_gives_each_stage_a_layer() -> None:

@@ -41,11 +41,12 @@ GATED: Mapping[str, str] = {EAGER: "4*w*F", FUSED: "3*w*F", PRODUCTS: "2*w*F"}
 UNGATED: Mapping[str, str] = {EAGER: "2*w*F", FUSED: "2*w*F", PRODUCTS: "w*F"}
 EXPERT: Mapping[str, str] = {
     EAGER: "2*w*H + 8*H",
-    FUSED: "2*w*H",
-    PRODUCTS: "2*w*H",
+    FUSED: "w*H",
+    PRODUCTS: "w*H",
 }
-"""Input and output of a token's copy at one expert; in modules two float32 copies of the output, which is weighted by
-the router's score (prime-rl's trainer/models/layers/moe.py)."""
+"""Input of a token's copy at one expert; of modules its output too, and two float32 copies of the output, which is
+weighted by the router's score (prime-rl's trainer/models/layers/moe.py). Megatron Core's TEGroupedMLP weights the
+activation instead, so that no output is kept (transformer/moe/experts.py: weighted_bias_swiglu_impl)."""
 
 
 @dataclass(frozen=True, slots=True)
