@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from flowrl.graph.graph import Graph, Kind, Role
 from flowrl.machine.cluster import Cluster
-from flowrl.machine.traits import TRAITS, layout_fault, legal_tp
+from flowrl.machine.traits import ENGINES, TRAITS, layout_fault, legal_tp
 from flowrl.placement.cost.placed import HOST, needs_devices, placed_roles
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.devices import broken_group
@@ -139,7 +139,7 @@ class Layouts:
         """A step's rollout with the role alone on the pool; None for a role without one, or without a cache."""
         rollouts = (op for op in self.graph.ops if op.role == entry.role and op.method == "generate" and not op.label)
         op = next(rollouts, None)
-        if op is None or self.graph.role(entry.role).backend != "vllm":
+        if op is None or self.graph.role(entry.role).backend not in ENGINES:
             return None
         pool = Pool(name=draft.name, devices=draft.devices, device=draft.group.device.name, roles=(entry,))
         (placed,) = placed_roles(self.graph, pool, self.shapes, self.cluster, self.request)

@@ -13,6 +13,7 @@ from flowrl.graph.graph import Graph, Kind, Op, Role
 from flowrl.graph.params import ForwardParams, GenerateParams, ScoreParams, UpdateParams
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shorthand import larger_clusters
+from flowrl.machine.traits import ENGINES
 from flowrl.placement.request import Mode, PlacementRequest
 
 SMALLEST_MICRO_BATCH_TOKENS = 512
@@ -30,7 +31,7 @@ Edit = tuple[Step, ...]
 def role_edits(graph: Graph, guilty: frozenset[str]) -> Iterator[Edit]:
     """Edits of one role or op each. `guilty` are the roles with a part in some phase that does not fit."""
     for role in _guilty(graph, guilty):
-        if role.kind is Kind.GENERATOR and role.backend == "vllm":
+        if role.kind is Kind.GENERATOR and role.backend in ENGINES:
             yield _kv_fraction(role)
         if role.engine.offload is False:
             yield ((f"roles.{role.name}.engine.offload: true", _engine((role.name,), offload=None)),)

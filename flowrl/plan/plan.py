@@ -76,7 +76,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     """A device, or the first and last of those that do the same: `node0/0 .. node1/7`. On the pool `host` a node."""
     phase: str
-    """`load ROLE`, `start ROLE`, an op id, `send_weights A => B`, `receive_weights A => B`; `offloaded state`."""
+    """`load ROLE`, `start ROLE`, an op id, a step of a weights edge (`send_weights A => B`, `wake_weights`,
+    `receive_weights`, `wake_cache`); of a host `loading`, `offloaded state`, `saving ROLE`."""
     peak_bytes: int
     limit_bytes: int
     """The device's memory; of `start ROLE` what the engine may take of it."""

@@ -8,6 +8,8 @@ from msgspec.structs import replace
 from flowrl.machine.profile import PROFILE, with_constants, with_generation
 from flowrl.placement.cost.ledger import bytes_of
 from flowrl.placement.memory.pool import memory
+from flowrl.placement.place import place
+from flowrl.placement.request import Placement
 from flowrl.plan.plan import Memory, Pool
 from tests.placement.flows import GRPO, PPO, with_placement
 from tests.placement.told import Told, told_text
@@ -164,37 +166,74 @@ def test_a_host_that_is_too_small_is_a_verdict() -> None:
     assert entry.peak_bytes > entry.limit_bytes == 128 * GIB
 
 
-# -- the line that binds ------------------------------------------------------------------------------------------------
+# -- the line that binds -----------------------------------------------------------------------------------------------
 
-RESIDENT = PPO.replace("{recompute: full}", "{recompute: full, offload: false}").replace(
-    "reference: {model: policy, backend: fsdp}", "reference: {model: policy, backend: fsdp, engine: {offload: false}}"
-)
-BINDING = {
-    # trl#2688: an engine's share of 0.9 beside a trainer that stays
-    "share": (
-        GRPO.replace("{recompute: full}", "{recompute: full, offload: false}").replace(
-            "backend: vllm,", "backend: vllm, engine: {kv_fraction: 0.9, offload: false},"
-        ), 1, "actor_infer.generate", "actor_infer KV cache"),
-    # verl#302: weights and cache of a large share wake together, beside what is sent to them
-    "wake": (
-        GRPO.replace("- actor_train => actor_infer", "- {edge: actor_train => actor_infer, transport: cuda_ipc}").replace(
-            "backend: vllm,", "backend: vllm, engine: {kv_fraction: 0.92},"
-        ), 1, f"receive_weights {EDGE}", "actor_infer KV cache"),
-    # NeMo-RL#456: log-probs of 16,384 tokens over 151,936 tokens of vocabulary, several samples at once
-    "logits": (
-        PPO.replace("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-1.5B").replace("max_response_tokens: 2048", "max_response_tokens: 15360")
-        .replace("reference: {model: policy, backend: fsdp}", "reference: {model: policy, backend: fsdp, micro_batch_tokens: 49152}"),
-        1, "reference.log_probs", "reference logits"),
-    # OpenRLHF#277, #858: actor, critic and reference on each device, all at once
-    "resident": (RESIDENT, 1, "", "actor_train"),
+REFERENCE = "reference: {model: policy, backend: fsdp}"
+SMALL = "micro_batch_tokens: 3072"
+STAYS = "{recompute: full, offload: false}"
+IPC = "- {edge: actor_train => actor_infer, transport: cuda_ipc}"
+LONG = (("Qwen/Qwen2.5-7B", "Qwen/Qwen2.5-1.5B"), ("max_response_tokens: 2048", "max_response_tokens: 15360"))
+BINDING: dict[str, tuple[str, tuple[tuple[str, str], ...], str, str, str]] = {
+    "trl#2688: a share of 0.9 beside a trainer that stays": (
+        GRPO,
+        (
+            ("{recompute: full}", STAYS),
+            ("backend: vllm,", "backend: vllm, engine: {kv_fraction: 0.9, offload: false},"),
+        ),
+        "8xH100-80G",
+        "actor_train.update",
+        "actor_infer KV cache",
+    ),
+    "verl#302: weights and cache wake together, beside what is sent to them": (
+        GRPO,
+        (("- actor_train => actor_infer", IPC), ("backend: vllm,", "backend: vllm, engine: {kv_fraction: 0.9},")),
+        "8xH100-80G",
+        f"receive_weights {EDGE}",
+        "actor_infer KV cache",
+    ),
+    "NeMo-RL#456: log-probs of samples of 16,384 tokens over 151,936 of vocabulary": (
+        PPO,
+        (
+            *LONG,
+            (REFERENCE, REFERENCE.replace("fsdp}", "fsdp, micro_batch_tokens: 49152}")),
+        ),
+        "8xH100-80G",
+        "reference.log_probs",
+        "reference logits",
+    ),
+    "OpenRLHF#858: actor, critic and reference of 8B on four cards of 48 GB, none leaves": (
+        PPO,
+        (
+            ("Qwen/Qwen2.5-7B", "meta-llama/Llama-3.1-8B"),
+            ("{recompute: full}", STAYS),
+            (REFERENCE, REFERENCE.replace("fsdp}", "fsdp, micro_batch_tokens: 3072, engine: {offload: false}}")),
+            ("update: {loss: ppo}", f"log_probs: {{{SMALL}}}, update: {{loss: ppo, {SMALL}}}"),
+            ("update: {loss: value}", f"update: {{loss: value, {SMALL}}}"),
+            ("backend: vllm,", "backend: vllm, engine: {kv_fraction: 0.4},"),
+        ),
+        "4xL40S",
+        "actor_infer.generate",
+        "actor_train optimizer states",
+    ),
 }  # fmt: skip
-"""flow, nodes' count, phase, beginning of the largest line."""
+"""flow, changes of it, cluster, phase and largest line."""
 
 
-@pytest.mark.parametrize("cause", BINDING)
-def test_the_binding_line_is_the_cause(cause: str) -> None:
-    flow, nodes, phase, largest = BINDING[cause]
-    profile = with_generation(PROFILE, {"vllm": "v0"}) if cause == "wake" else PROFILE
-    told = told_text(with_placement(flow.replace("nodes: 2", f"nodes: {nodes}"), "colocated"))
-    for e in sorted(told.placement.memory, key=lambda e:-e.peak_bytes/e.limit_bytes)[:3]:
-        print(cause, e.phase, e.peak_bytes/GIB, e.limit_bytes/GIB, [(l.role,l.what,round(l.value/GIB,1)) for l in sorted(e.lines,key=lambda l:-l.value)[:6]])
+@pytest.mark.parametrize("report", BINDING)
+def test_the_binding_line_is_the_cause(report: str) -> None:
+    flow, changes, cluster, phase, largest = BINDING[report]
+    for old, new in changes:
+        assert old in flow
+        flow = flow.replace(old, new)
+    told = told_text(with_placement(flow, "colocated"), cluster)
+    if report.startswith("verl#302"):
+        old_engine = replace(told.request, profile=with_generation(PROFILE, {"vllm": "v0"}))
+        told = replace_placement(told, place(told.graph, told.cluster, old_engine, told.shapes))
+    refusal = next(each for each in told.placement.diagnostics if each.code == "FR0501")
+    heading, first, *_ = refusal.notes[0].splitlines()
+    assert f", {phase}: " in heading
+    assert first.strip().startswith(largest)
+
+
+def replace_placement(told: Told, placement: Placement) -> Told:
+    return Told(told.graph, told.cluster, told.request, told.shapes, placement)
