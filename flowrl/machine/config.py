@@ -44,7 +44,9 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "kimi_k2": {},
     "glm4": {"output_bias": False, "layer_norms": 4},
     "glm4_moe": {"output_bias": False},
+    "glm4_moe_lite": {},
     "gpt_oss": {"ffn_bias": True, "router_bias": True, "sinks": True},
+    "gemma": {},
     "gemma2": {"layer_norms": 4},
     "gemma3": {"layer_norms": 4, "qk_norm": True},
     "nemotron_h": {"ffn_matrices": 2, "layer_norms": 1},
@@ -54,6 +56,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
 modeling_*.py: Qwen2Attention has biases on q, k and v; Qwen3Attention normalises q and k per head)."""
 
 ASSUMED: Mapping[str, Mapping[str, Any]] = {
+    "gemma": {"tie_word_embeddings": True, "head_dim": 256},
     "gemma2": {"tie_word_embeddings": True, "sliding_window": 4096, "sliding_window_pattern": 2},
     "gemma3": {
         "tie_word_embeddings": True,
@@ -86,6 +89,7 @@ MIXTURES = (
     "deepseek_v3",
     "kimi_k2",
     "glm4_moe",
+    "glm4_moe_lite",
     "gpt_oss",
     "nemotron_h",
 )

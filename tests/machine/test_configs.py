@@ -207,7 +207,9 @@ HUB: dict[str, dict[str, Any]] = {
 
 DEFAULTS = {
     "deepseek_v3": "deepseek-ai/DeepSeek-V3",
+    "gemma": "google/gemma-7b",
     "gemma2": "google/gemma-2-2b",
+    "glm4_moe_lite": "zai-org/GLM-4.7-Flash",
     "gpt_oss": "openai/gpt-oss-120b",
     "opt": "facebook/opt-125m",
     "qwen3_next": "Qwen/Qwen3-Next-80B-A3B-Instruct",
