@@ -22,7 +22,7 @@ from flowrl.diag.catalogue import CODES
 from flowrl.graph.graph import Input
 from flowrl.graph.signatures import BUILTIN_FUNCTIONS, BUILTIN_REWARDS, ESTIMATORS, FIELDS, LOSSES, OPS
 from flowrl.graph.types import Field
-from flowrl.machine.devices import DEVICE_CARDS
+from flowrl.machine.devices import ALIASES, DEVICE_CARDS
 from flowrl.machine.models import CARDS
 from flowrl.machine.traits import TRAITS
 from flowrl.spec.presets import preset_head, preset_names
@@ -294,7 +294,8 @@ def _backends() -> str:
 
 def _devices() -> str:
     told = "## Devices\n\n`cluster.gpu`, and the last part of a shorthand such as `16xH100-80G`: "
-    return told + _names(DEVICE_CARDS) + ".\n"
+    others = ", ".join(f"`{alias}` for `{name}`" for alias, name in ALIASES.items())
+    return f"{told}{_names(DEVICE_CARDS)}. Other names are taken too: {others}.\n"
 
 
 def _models() -> str:
