@@ -65,7 +65,8 @@ def _models(case: Case) -> dict[str, Any]:
 
 
 def _roles(case: Case) -> dict[str, Any]:
-    micro = max(MICRO_BATCH_TOKENS, prompt_limit(case) + case.response_most)
+    longest = prompt_limit(case) + case.response_most
+    micro = longest if case.record.engine == "nemo" else max(MICRO_BATCH_TOKENS, longest)
     trains = {"backend": case.train_backend, "engine": _engine(case)}
     scores = {"backend": case.train_backend}
     update: dict[str, Any] = {"loss": "ppo", "micro_batch_tokens": micro}
@@ -80,6 +81,7 @@ def _roles(case: Case) -> dict[str, Any]:
             "model": "policy",
             "backend": case.rollout_backend,
             "generate": {"max_response_tokens": case.response_most},
+            **({"engine": {"weights_dtype": "fp8"}} if "fp8 gen" in case.record.dtype else {}),
         },
         "reward": {"kind": "reward", "function": "reward.py:score"},
     }

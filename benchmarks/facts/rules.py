@@ -21,26 +21,28 @@ REASONING = re.compile(
 )
 """Policies that write long chains of thought."""
 NOT_REASONING = re.compile(r"instruct-2507|coder|-base", re.IGNORECASE)
+TURNS = re.compile(r"multi-turn|tool|agent|search", re.IGNORECASE)
+"""Algorithms whose responses are episodes of several turns."""
 MEDIAN_TOKENS = {"reasoning": 7000.0, "other": 500.0}
 SPREAD = {"reasoning": 1.4, "other": 1.1}
 PROMPT_TOKENS = 150.0
-SAMPLES = 16
-PROMPTS = 512
+BATCHES = {"dapo": (512, 16), "grpo": (128, 8), "critic": (1024, 1), "other": (512, 16)}
+"""Prompts a step and samples a prompt: the medians of the records that say them, by algorithm."""
 UPDATES = 4
-MICRO_BATCH_TOKENS = 16384
+MICRO_BATCH_TOKENS = 4096
 MOST_OVER_MEAN = 4.0
 LAG_OF_ASYNC = 1
 
 RULES: Mapping[str, str] = {
     "response": "mean response = E[min(L, most)], L lognormal: median 7,000, sigma 1.4 for policies that reason (R1, "
-    "Distill, Qwen3, Thinking, Kimi, Moonlight, GPT-OSS), else median 500 and sigma 1.1; of algorithms with fixed "
-    "lengths the most itself; a most that is not said is 4 times the mean",
+    "Distill, Qwen3, Thinking, Kimi, Moonlight, GPT-OSS) and for episodes of several turns, else median 500, sigma "
+    "1.1; of algorithms with fixed lengths the most itself; a most that is not said is 4 times the mean",
     "prompt": "mean prompt = 150 tokens, at most half of its most; of fixed lengths the most itself",
-    "batch": "512 prompts a step",
-    "samples": "samples a prompt = those of tokens/s * step time / mean length, where all three are said; else 1 with "
-    "a critic or ReMax, else 16",
+    "batch": "prompts x samples, by algorithm: DAPO 512 x 16, GRPO 128 x 8, with a critic 1,024 x 1, others 512 x 16",
+    "samples": "samples a prompt = those of tokens/s * step time / mean length, where all three are said; else as "
+    "`batch`",
     "updates": "4 updates a step",
-    "micro-batch": "micro_batch_tokens = 16,384 or the longest sample, whichever is more",
+    "micro-batch": "micro_batch_tokens = the longest sample, at least 4,096; NeMo RL packs to the longest sample",
     "roles": "roles as listed; PPO without words on the critic has actor, reference, critic and reward of its size",
     "layout": "a layout that is not said is the planner's: tp, pp smallest that fit; of FSDP and DeepSpeed dp",
     "split": "shares of the parts: as said; else half for generation; standalone models 1:1:2:2:2 (reference, reward, "
@@ -50,6 +52,8 @@ RULES: Mapping[str, str] = {
     "recompute": "activations are recomputed in full",
     "gpu": "a type that is not in its field is taken from the notes; none there: excluded",
     "gpus a node": "8; of GB200 4",
+    "effective rates": "AReaL's effective tokens/s are those of one update over the time of a step: so read they agree "
+    "with the hours and the ablation of the same system, read otherwise they contradict them fourfold",
 }
 
 
@@ -106,9 +110,9 @@ class UnusableError(Exception):
     """Why a record cannot be modelled."""
 
 
-def mean_response(name: str, most: float) -> float:
+def mean_response(name: str, most: float, algorithm: str = "") -> float:
     """Expected tokens of a response of the policy `name` with a limit of `most`: a lognormal, cut at the limit."""
-    kind = "reasoning" if reasons(name) else "other"
+    kind = "reasoning" if reasons(name) or TURNS.search(algorithm) else "other"
     middle, spread = log(MEDIAN_TOKENS[kind]), SPREAD[kind]
     z = (log(most) - middle) / spread
     return exp(middle + spread**2 / 2) * _normal(z - spread) + most * (1 - _normal(z))
@@ -193,6 +197,8 @@ def measured_step(record: Record, case: Case) -> tuple[float, str] | None:
         ("effective_tokens_per_s_per_gpu", case.count),
     ):
         rate = record.number(key)
+        if rate and key.startswith("effective"):
+            return case.tokens / case.updates / (rate * times), f"tokens of an update / {key}"
         if rate:
             return case.tokens / (rate * times), f"tokens of a step / {key}"
     rate = record.number("samples_per_s")
@@ -267,18 +273,18 @@ def _response(record: Record, prompt: float, filled: list[str]) -> tuple[float, 
         most = round(MOST_OVER_MEAN * (mean or 0))
     if mean is None:
         filled.append("response")
-        mean = mean_response(name, most)
+        mean = mean_response(name, most, record.algorithm)
     return min(mean, most), most, said.fixed
 
 
 def _batch(record: Record, models: Mapping[str, str], tokens: float, filled: list[str]) -> tuple[int, int]:
-    samples, prompts = record.samples, record.prompts
+    samples, prompts, usual = record.samples, record.prompts, _usual_batch(record, models)
     if prompts is None and record.rollout_samples is not None:
         samples = samples or min(16, record.rollout_samples)
         return samples, max(1, record.rollout_samples // samples)
     if prompts is None:
         filled.append("batch")
-        prompts = PROMPTS
+        prompts = usual[0]
     if samples is not None:
         return samples, prompts
     rate, step = record.number("tokens_per_s"), record.number("step_time_s")
@@ -286,10 +292,17 @@ def _batch(record: Record, models: Mapping[str, str], tokens: float, filled: lis
         derived = rate * step / tokens / prompts
         if 0.75 <= derived <= 256:
             return max(1, round(derived)), prompts
-    if "critic" in models or "remax" in record.algorithm.lower() or "pairs" in record.notes:
+    if usual[1] == 1 or "pairs" in record.notes:
         return 1, prompts
     filled.append("samples")
-    return SAMPLES, prompts
+    return usual[1], prompts
+
+
+def _usual_batch(record: Record, models: Mapping[str, str]) -> tuple[int, int]:
+    said = record.algorithm.lower()
+    if "critic" in models or "remax" in said:
+        return BATCHES["critic"]
+    return BATCHES[next((name for name in ("dapo", "grpo") if name in said), "other")]
 
 
 def _lag(record: Record, filled: list[str]) -> tuple[int, bool]:
