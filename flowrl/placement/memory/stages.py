@@ -41,11 +41,13 @@ def stage_of(shape: ModelShape, pp: int, stage: int) -> Stage:
     experts = round((count - dense) * share * experts_of_layer)
     body = shape.parameters - shape.root_parameters - shape.expert_parameters_total
     others = round(body * count / shape.layers)
+    last_norm = shape.norm_parameters if shape.last_norm else 0
     if pp == 1:
         others += shape.root_parameters
     elif stage == 0:
-        others += shape.root_parameters - shape.head_parameters
+        others += shape.root_parameters - shape.head_parameters - last_norm
     elif stage == pp - 1:
-        others += shape.embedding_parameters if shape.tied and shape.head == "lm" else shape.head_parameters
+        head = shape.embedding_parameters if shape.tied and shape.head == "lm" else shape.head_parameters
+        others += head + last_norm
     where = f"stage {stage + 1} of {pp}, {count} of {shape.layers} layers"
     return Stage(count, others, experts, f"{where}: {shape.origin}")
