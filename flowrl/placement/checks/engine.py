@@ -25,7 +25,7 @@ RING_ATTENTION = ("megatron",)
 def engine_faults(
     graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]
 ) -> Iterator[Diagnostic]:
-    """FR0431, FR0433, FR0438, FR0439 and FR0844 of every role with a model, FR0533 of every layout."""
+    """FR0431, FR0433, FR0438, FR0439, FR0460 and FR0844 of every role with a model, FR0533 of every layout."""
     work = Workload(graph, shapes, request)
     for model in graph.models:
         yield from _dtype(graph, model, cluster, request)
@@ -54,13 +54,18 @@ def _arguments(work: Workload, role: Role) -> Iterator[Diagnostic]:
     extra, span = role.engine.extra, role.spans.get("extra") or role.span
     for key in sorted(RESERVED.get(role.backend or "", frozenset()) & set(extra)):
         yield diagnose("FR0844", role.spans.get(f"engine.{key}", span), role=role.name, key=key)
-    budget = role.engine.max_batch_tokens
-    if role.backend != "vllm" or role.kind is not Kind.GENERATOR or budget is None:
+    if role.backend not in ENGINES or role.kind is not Kind.GENERATOR:
         return
     longest = max((work.lengths(op).most for op in work.graph.ops if op.role == role.name), default=0)
+    given, budget = role.engine.max_model_tokens, role.engine.max_batch_tokens
+    if given is not None and given < longest:
+        place = role.spans.get("engine.max_model_tokens", role.span)
+        yield diagnose("FR0460", place, role=role.name, given=given, tokens=longest)
+    if role.backend != "vllm" or budget is None:
+        return
     if extra.get("enable_chunked_prefill") is False and budget < longest:
         facts: dict[str, Any] = {"budget": budget, "tokens": longest}
-        yield diagnose("FR0433", span, role=role.name, **facts)
+        yield diagnose("FR0433", role.spans.get("engine.max_batch_tokens", span), role=role.name, **facts)
 
 
 def _dtype(graph: Graph, model: Model, cluster: Cluster, request: PlacementRequest) -> Iterator[Diagnostic]:
