@@ -123,6 +123,19 @@ def test_a_piece_of_weights_is_a_bucket_or_the_largest_tensor_or_a_whole_layer()
     assert piece(told) == 2 * shape.layer_parameters > 2 * shape.largest_tensor
 
 
+def test_a_hybrid_engine_works_with_the_weights_of_its_trainer() -> None:
+    """DeepSpeed-Chat: ZeRO 3 holds a sixteenth of the weights on each device, generation gathers the others."""
+    flow = GRPO.replace("backend: fsdp, engine: {recompute: full}", "backend: deepspeed, engine: {recompute: full}")
+    flow = flow.replace("backend: vllm,", "backend: deepspeed, engine: {max_sequences: 4},")
+    told = told_text(with_placement(flow, "colocated"))
+    found = phases(told)
+    assert whats(found["actor_train.update"], "actor_infer") == []
+    generate = {line.what: line.value for line in found["actor_infer.generate"].lines if line.role == "actor_infer"}
+    weights = 2 * told.shapes["policy"].parameters
+    assert generate["gathered weights"] == pytest.approx(weights * 15 / 16, abs=2)
+    assert generate["KV cache"] == 4 * 3072 * 57_344
+
+
 def test_every_phase_adds_up_and_says_where_its_inputs_come_from() -> None:
     for entry in phases(COLOCATED, ALL).values():
         assert entry.peak_bytes == bytes_of(entry.lines)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from flowrl.diag.diagnostic import InternalError
-from flowrl.graph.graph import Graph, Kind, Model, Role
+from flowrl.graph.graph import EdgeKind, Graph, Kind, Model, Role
 from flowrl.graph.interactions import interactions
 from flowrl.machine.adapter import adapter_parameters
 from flowrl.machine.cluster import Cluster, Device, NodeGroup
@@ -59,7 +59,8 @@ class Placed:
     adapter_origin: str = "default"
     profile: Profile = PROFILE
     shared: bool = False
-    """Whether its weights are the frozen base of a trainer that is resident in the same pool."""
+    """Whether its weights are those of a trainer that is resident in the same pool: its frozen base, or all of them in
+    DeepSpeed's hybrid engine."""
 
     @property
     def device(self) -> Device:
@@ -113,10 +114,18 @@ def placed_roles(
                 adapter=_adapter(role, model, shapes),
                 adapter_origin=request.origin("models", model.name, "lora", "rank") if model is not None else "default",
                 profile=request.profile,
-                shared=role.shares in resident,
+                shared=role.shares in resident or _is_hybrid(graph, role, resident),
             )
         )
     return tuple(found)
+
+
+def _is_hybrid(graph: Graph, role: Role, resident: set[str]) -> bool:
+    """Whether a generator works with the weights of its trainer: DeepSpeed's hybrid engine."""
+    if role.backend != "deepspeed" or role.kind is not Kind.GENERATOR:
+        return False
+    sources = {edge.source for edge in graph.edges if edge.kind is EdgeKind.WEIGHTS and edge.target == role.name}
+    return any(source in resident and graph.role(source).backend == "deepspeed" for source in sources)
 
 
 def _adapter(role: Role, model: Model | None, shapes: Mapping[str, ModelShape]) -> int:

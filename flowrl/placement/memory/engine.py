@@ -88,7 +88,10 @@ def process_lines(placed: Placed) -> Lines:
 
 
 def idle_lines(placed: Placed) -> Lines:
-    """Of a generator that is no engine. DeepSpeed's holds its part of the weights until it generates."""
+    """Of a generator that is no engine. DeepSpeed's holds its part of the weights until it generates, or has the
+    trainer's (runtime/hybrid_engine.py)."""
+    if placed.shared:
+        return []
     if placed.backend == "deepspeed":
         return [line("weights", placed.role.name, "bytes", "w*P/(dp*tp)", model_inputs(placed))]
     return weights_line(placed)
@@ -106,7 +109,8 @@ def generate_lines(placed: Placed, rows: Rows, lengths: Lengths, limit_bytes: in
     inputs["N"] = Given(at_once, how if at_once == here else f"max_sequences, of {how}")
     inputs["p"] = lengths.prompt_most
     role = placed.role.name
-    gathered = [] if placed.backend != "deepspeed" else [line("gathered weights", role, "bytes", "w*P/tp", inputs)]
+    missing = line("gathered weights", role, "bytes", "w*P/tp*(dp - 1)/dp", inputs)
+    gathered = [missing] if placed.backend == "deepspeed" and placed.layout.dp > 1 else []
     grown = "*(1 + 1/L)" if placed.backend != "deepspeed" else ""
     return [
         *idle_lines(placed),
@@ -122,8 +126,8 @@ def generate_lines(placed: Placed, rows: Rows, lengths: Lengths, limit_bytes: in
 
 def receive_lines(placed: Placed, resident: Lines) -> Lines:
     """While new weights come in, into what is already there: one piece of them, at least one tensor. An engine with
-    weights in fp8 keeps a whole layer until it is complete and can be quantised (vLLM's layer-wise reload); an adapter
-    comes whole."""
+    weights in fp8 keeps a whole layer, of experts its own, until it is complete and can be quantised (vLLM's layer-wise
+    reload, verl-project/verl#7987); an adapter comes whole."""
     role = placed.role.name
     if placed.adapter:
         return [*resident, line("adapter being received", role, "bytes", "w*A", model_inputs(placed))]
@@ -132,9 +136,12 @@ def receive_lines(placed: Placed, resident: Lines) -> Lines:
         **model_inputs(placed),
         "B": Given(placed.model.largest_tensor, f"largest tensor: {placed.model.origin}"),
         "g": Given(known.bucket_bytes, f"a piece: {known.source}"),
+        "Y": Given(placed.model.experts * placed.model.expert_parameters, "experts of a layer"),
+        "ep": Given(placed.layout.ep, placed.layout_origin),
     }
     if placed.role.engine.weights_dtype == "fp8":
-        return [*resident, line("layer being received", role, "bytes", "max(g, w*B, w*Lp)", inputs)]
+        layer = "w*(Lp - Y + Y/ep)" if placed.model.experts else "w*Lp"
+        return [*resident, line("layer being received", role, "bytes", f"max(g, w*B, {layer})", inputs)]
     return [*resident, line("tensor being received", role, "bytes", "max(g, w*B)", inputs)]
 
 
