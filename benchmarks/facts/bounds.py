@@ -1,10 +1,11 @@
 """What a Job needs at least on one device, in plain arithmetic of its own: no formula of FlowRL's cost model is used.
 
 A bound counts only what no framework can leave out, so a flow whose bound is over the memory of a card does not run
-there. Parameters are the billions of a model's name (or of its record), less a tenth for names that are rounded up.
+there. Parameters are the billions that a record counts, less 2 %, or of a model's name, less a tenth.
 
 Sources: 16 bytes a parameter of mixed-precision Adam are Rajbhandari et al. 2020 (arXiv:1910.02054, section 3.1: 2 + 2
-weights and gradients, 12 states), cut over all devices at best; an engine's weights are 2 bytes a parameter over its
+weights and gradients, 12 states), cut over all devices at best, and Megatron's gradients are float32 unless said
+otherwise (accumulate_allreduce_grads_in_fp32); an engine's weights are 2 bytes a parameter over its
 devices and have to fit in its share; the loss reads one logit of 2 bytes a token and word of the vocabulary.
 """
 
@@ -18,7 +19,11 @@ from benchmarks.facts.jobs import GIB, Job, Party
 from flowrl.machine.devices import DEVICE_CARDS
 
 ROUNDED = 0.9
-"""A model's name may say up to a ninth more than it has (`gpt-oss-20b`, `32B` are near; `7B` of 6.7)."""
+"""A model's name may say up to a ninth more than it has (`7B` of 6.7)."""
+COUNTED = 0.98
+"""A record's count is rounded to a digit or two."""
+SMALLEST_COUNTED = 20
+"""Billions from which a record's count is taken at its word."""
 VOCABULARIES = (
     ("gemma", 256_000),
     ("gpt-oss", 201_000),
@@ -52,6 +57,18 @@ def least(job: Job, said: float | None = None) -> tuple[float, str]:
     the policy by its record."""
     moments = [*_moments(job, said)]
     return max(moments, default=(0.0, "nothing"))
+
+
+def is_possible(job: Job, said: float | None = None) -> bool:
+    """Whether states and weights leave room on the job's own card. Logits are left out: the tokens of a micro-batch may
+    be filled by a rule."""
+    memory = DEVICE_CARDS[job.gpu].device.memory_bytes
+    bare = replace(job, parties=tuple(_without_logits(party) for party in job.parties))
+    return least(bare, said)[0] <= memory and _engine_short(job, said, memory) is None
+
+
+def _without_logits(party: Party) -> Party:
+    return replace(party, engine={**party.engine, "cross_entropy": "fused"})
 
 
 def smaller_card(job: Job, said: float | None = None) -> tuple[Job, str] | None:
@@ -111,8 +128,9 @@ def _moments(job: Job, said: float | None) -> Iterator[tuple[float, str]]:
 def _parameters(job: Job, party: Party, said: float | None) -> float:
     actor = job.party("actor_train")
     is_policy = actor is not None and party.model == actor.model
-    found = billions(party.model, said if is_policy else None)
-    return ROUNDED * 1e9 * (found or 0.0)
+    if is_policy and said is not None and said >= SMALLEST_COUNTED:
+        return COUNTED * 1e9 * said
+    return ROUNDED * 1e9 * (billions(party.model, said if is_policy else None) or 0.0)
 
 
 def _state_bytes(party: Party) -> float:
@@ -122,7 +140,8 @@ def _state_bytes(party: Party) -> float:
     if party.engine.get("master_dtype") == "bfloat16":
         return 8.0
     away = float(party.engine.get("optimizer_offload") or 0.0)
-    return 2.0 + 2.0 + 12.0 * (1.0 - away)
+    in_float32 = party.backend == "megatron" and party.engine.get("gradient_dtype") != "bfloat16"
+    return 2.0 + (4.0 if in_float32 else 2.0) + 12.0 * (1.0 - away)
 
 
 def _at_work(job: Job, party: Party, said: float | None) -> float:
@@ -156,7 +175,7 @@ def _logits(job: Job, party: Party) -> float:
 
 def _engine_weights(party: Party, parameters: float) -> float:
     each = 1.0 if party.engine.get("weights_dtype") == "fp8" else 2.0
-    return each * parameters / (party.cut.tp * party.cut.pp)
+    return each * parameters / (max(party.cut.tp, party.cut.ep) * party.cut.pp)
 
 
 def _engine_short(job: Job, said: float | None, memory: int) -> str | None:

@@ -169,7 +169,7 @@ def _teachers(job: Job) -> list[Party]:
 
 def _pool(job: Job, name: str, gpus: int) -> dict[str, Any]:
     here = job.of_pool(name)
-    layouts = {party.name: layout for party in here if (layout := _layout(party))}
+    layouts = {party.name: _layout(party) for party in here if not party.free}
     pool: dict[str, Any] = {"gpus": gpus, "roles": [party.name for party in here]}
     return pool | ({"layouts": layouts} if layouts else {})
 

@@ -5,22 +5,34 @@ What `flowrl plan` says of memory is what placement says, so a program and a sim
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from msgspec import structs
+
 from benchmarks.facts.job_flows import flow_of
-from benchmarks.facts.jobs import GIB, Job, UnreadableError
+from benchmarks.facts.jobs import GIB, Job, Party, UnreadableError
 from flowrl.compiler.lower.cluster import lower_stage_cluster
 from flowrl.compiler.lower.graph import lower_stage
 from flowrl.compiler.lower.placement import lower_placement
 from flowrl.compiler.passes.pipeline import run_passes
 from flowrl.diag.diagnostic import FlowError
+from flowrl.machine.profile import PROFILE, Profile
 from flowrl.placement.search import search
 from flowrl.placement.shapes import shapes_of
 from flowrl.plan.plan import Memory
 from flowrl.spec import loads
 
+OLDER_ENGINES = tuple(
+    {backend: generation}
+    for backend, _, generation in (name.partition("@") for name in PROFILE.memory.engine)
+    if generation
+)
+"""Generations of engines that the profile knows beside today's."""
+OF_ENGINES = re.compile(r"KV cache|engine|graphs|asleep")
+"""Ledger lines that differ between generations."""
 FOLDER = str(Path(__file__).parent)
 NOT_OF_A_ROLE = ("processes", "reserve for fragmentation")
 
@@ -45,25 +57,54 @@ class Verdict:
 
 
 def verdict_of(job: Job) -> Verdict:
-    """Raises UnreadableError with the planner's words where the flow is refused for another reason than memory."""
+    """Raises UnreadableError with the planner's words where the flow is refused for another reason than memory, and
+    where the verdict turns on lengths that the record does not say."""
+    verdict = _verdict_as_filled(job)
+    if verdict.fits or not any(party.filled_tokens for party in job.parties):
+        return verdict
+    shortest = replace(job, parties=tuple(_of_one_sequence(party, job) for party in job.parties))
+    if _verdict_as_filled(shortest).fits:
+        raise UnreadableError("micro-batches of sequences whose lengths it does not say: the verdict turns on them")
+    return verdict
+
+
+def _of_one_sequence(party: Party, job: Job) -> Party:
+    """With the fewest tokens that a micro-batch has where it takes one longest sequence."""
+    if not party.filled_tokens:
+        return party
+    update = None if party.update_tokens is None else min(party.update_tokens, job.longest)
+    forward = None if party.forward_tokens is None else min(party.forward_tokens, job.longest)
+    return replace(party, update_tokens=update, forward_tokens=forward)
+
+
+def _verdict_as_filled(job: Job) -> Verdict:
     text, left_out = flow_of(job)
-    return verdict_of_document(text, left_out)
+    return verdict_of_document(text, left_out, _profile_of(job))
 
 
-def verdict_of_document(text: str, left_out: tuple[str, ...] = ()) -> Verdict:
-    """Of a flow's YAML. Raises UnreadableError as `verdict_of` does."""
+def _profile_of(job: Job) -> Profile:
+    growth = 0.0 if job.empties_cache else PROFILE.memory.growth_share
+    return structs.replace(PROFILE, memory=structs.replace(PROFILE.memory, growth_share=growth))
+
+
+def verdict_of_document(text: str, left_out: tuple[str, ...] = (), profile: Profile = PROFILE) -> Verdict:
+    """Of a flow's YAML: on the engine as it is now and, if that does not fit, as it was (records do not say which
+    version they ran). Raises UnreadableError as `verdict_of` does."""
     try:
-        memory = _memory(text)
+        known = _memory(text, profile)
+        if not _fits(known) and not _is_hopeless(known):
+            older = (_memory(text, structs.replace(profile, generation=older)) for older in OLDER_ENGINES)
+            known = next((memory for memory in older if _fits(memory)), known)
     except FlowError as error:
         told = next(iter(error.diagnostics))
         raise UnreadableError(f"the planner refuses the flow: {told.code} {told.headline}") from None
-    tightest = _tightest(memory)
+    tightest = _tightest(known)
     if tightest is None:
         raise UnreadableError("the planner gives no memory")
     lines = sorted(((_name(each), each.value / GIB) for each in tightest.lines), key=lambda each: -each[1])
     own = next((name for name, _ in lines if name not in NOT_OF_A_ROLE), "")
     return Verdict(
-        fits=all(entry.peak_bytes <= entry.limit_bytes for entry in memory),
+        fits=_fits(known),
         phase=tightest.phase,
         line=own,
         lines=tuple(lines),
@@ -73,12 +114,25 @@ def verdict_of_document(text: str, left_out: tuple[str, ...] = ()) -> Verdict:
     )
 
 
-def _memory(text: str) -> tuple[Memory, ...]:
+def _is_hopeless(memory: Sequence[Memory]) -> bool:
+    """Whether some phase would not fit even if what differs between generations of engines were nothing."""
+    return any(
+        sum(each.value for each in entry.lines if not OF_ENGINES.search(each.what)) > entry.limit_bytes
+        for entry in memory
+    )
+
+
+def _fits(memory: Sequence[Memory]) -> bool:
+    return all(entry.peak_bytes <= entry.limit_bytes for entry in memory)
+
+
+def _memory(text: str, profile: Profile) -> tuple[Memory, ...]:
     """What the placement that is chosen needs. `search` is `place` without the words: why, and what would help."""
     spec = loads(text, folder=FOLDER)
     graph, _ = run_passes(lower_stage(spec, 0))
     cluster = lower_stage_cluster(spec, 0)
-    best, _ = search(graph, cluster, lower_placement(spec, 0), shapes_of(graph, spec.folder))
+    request = structs.replace(lower_placement(spec, 0), profile=profile)
+    best, _ = search(graph, cluster, request, shapes_of(graph, spec.folder))
     return best.laid.memory
 
 

@@ -45,10 +45,14 @@ class Party:
     model: str
     pool: str
     cut: Cut = field(default_factory=Cut)
+    free: bool = False
+    """Whether the cut is the planner's to choose."""
     update_tokens: int | None = None
     """Of one micro-batch of a replica, forward and backward."""
     forward_tokens: int | None = None
     """Of one micro-batch of a replica, forward alone."""
+    filled_tokens: bool = False
+    """Whether the record gives micro-batches in sequences of lengths that it does not say."""
     lora_rank: int | None = None
     engine: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Keys of the flow's `engine`."""
@@ -73,6 +77,9 @@ class Job:
     samples: int = 1
     updates: int = 1
     max_lag: int = 0
+    empties_cache: bool = True
+    """Whether its trainers give back what their allocators hold before an engine wakes, as the six frameworks do
+    (torch.cuda.empty_cache: verl's aggressive_empty_cache, OpenRLHF's and slime's after each phase)."""
     filled: tuple[str, ...] = ()
     """Rules that stood in for facts."""
 

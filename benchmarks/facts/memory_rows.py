@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.facts.jobs import Cut, Job, Party, UnreadableError, whole
+from benchmarks.facts.jobs import Job, Party, UnreadableError, whole
 from benchmarks.facts.peers import card_in
 from benchmarks.facts.reports import LENGTH_RULE
 
@@ -93,7 +93,7 @@ def _parties(record: Mapping[str, Any], models: Mapping[str, str], longest: int,
     found = [
         Party(name="actor_train", model=actor, lora_rank=lora, **trains),
         Party(
-            name="actor_infer", kind="generator", backend=rollout, model=actor, pool="all", lora_rank=lora, cut=Cut()
+            name="actor_infer", kind="generator", backend=rollout, model=actor, pool="all", lora_rank=lora, free=True
         ),
         Party(name="reference", kind="scorer", model=str(models.get("ref") or actor), **frozen),
     ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from benchmarks.facts import peers_areal, peers_nemo, peers_openrlhf, peers_roll, peers_slime, peers_verl
+from benchmarks.facts.bounds import is_possible
 from benchmarks.facts.jobs import Job, UnreadableError
 from benchmarks.facts.records import DEVICE_WORDS
 from flowrl.machine.devices import DEVICE_CARDS
@@ -21,15 +22,17 @@ READERS: Mapping[str, Reader] = {
     "slime": peers_slime.job,
 }
 """By the framework's name without punctuation."""
-CARD_OF: Mapping[str, tuple[str, str]] = {
-    "areal": ("H800", "AReaL's paper and blog: 64 nodes of 8 H800"),
-    "nemorl": ("H100-80G", "NeMo RL's performance page: H100-80G, where the recipe's name has no other card"),
-    "openrlhf": ("A100-80G", "OpenRLHF's README: settings are for 8 A100-80G"),
-    "roll": ("H800", "ROLL Flash and RollPacker, which run ROLL: H800"),
-    "slime": ("H100-80G", "slime's quick start: H100 is what its continuous integration runs on"),
-    "verl": ("H100-80G", "verl's performance pages: 80 GB cards, H100 and H800"),
+CARD_OF: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "areal": (("H800",), "AReaL's paper and blog: 64 nodes of 8 H800"),
+    "nemorl": (("H100-80G",), "NeMo RL's performance page: H100-80G, where the recipe's name has no other card"),
+    "openrlhf": (("A100-80G",), "OpenRLHF's README: settings are for 8 A100-80G"),
+    "roll": (("H800",), "ROLL Flash and RollPacker, which run ROLL: H800"),
+    "slime": (("H100-80G", "H200"), "slime's quick start: H100 and H200 are what its continuous integration runs on"),
+    "verl": (("H100-80G",), "verl's performance pages: 80 GB cards, H100 and H800"),
 }
-"""Rule: the card of a configuration that names none is the one that the documentation of its framework names."""
+"""Rule: the card of a configuration that names none is one that the documentation of its framework names, the first on
+which the independent bound leaves room; a configuration that none of them can hold certainly ran on another card, which
+nobody names, and is left out."""
 MEMORY_CARDS: tuple[tuple[int, str], ...] = ((80, "H100-80G"), (96, "H20"), (141, "H200"), (40, "A100-40G"))
 """Rule: a card that is told by its memory alone."""
 
@@ -47,21 +50,27 @@ def job_of(record: Mapping[str, Any]) -> Job:
     if not isinstance(record.get("settings"), Mapping):
         raise UnreadableError("no settings")
     try:
-        return reader(record, gpu_of(record, name))
+        return _on_its_card(record, name, reader)
     except (KeyError, ValueError, TypeError, IndexError, ZeroDivisionError, AttributeError) as error:
         raise UnreadableError(f"settings of a form that is not known: {type(error).__name__}: {error}") from None
 
 
-def gpu_of(record: Mapping[str, Any], framework: str) -> tuple[str, str]:
-    """The card and what names it: `record` or a rule. Raises UnreadableError."""
+def _on_its_card(record: Mapping[str, Any], framework: str, reader: Reader) -> Job:
     said = str(record.get("gpu") or "")
     card = card_in(said)
     if card is not None:
-        return card, "record"
-    if framework not in CARD_OF:
-        raise UnreadableError("no GPU type")
-    name, why = CARD_OF[framework]
-    return name, f"rule: {why}"
+        return reader(record, (card, "record"))
+    if framework not in CARD_OF or said:
+        raise UnreadableError(f"`{said}` is no card of the catalogue" if said else "no GPU type")
+    names, why = CARD_OF[framework]
+    size = record.get("params_b")
+    billions = float(size) if isinstance(size, int | float) else None
+    for name in names:
+        job = reader(record, (name, f"rule: {why}"))
+        if is_possible(job, billions):
+            return job
+    told = "the card that its framework's documentation names" if len(names) == 1 else "none of the cards named"
+    raise UnreadableError(f"card not known: {told} ({', '.join(names)}) can certainly not hold it")
 
 
 def card_in(text: str) -> str | None:

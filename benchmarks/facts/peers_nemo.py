@@ -2,7 +2,9 @@
 
 Colocated roles leave the devices for each other: `offload_before_refit` moves optimizer states to the host before
 generation, `offload_after_refit` the rest; the reference's weights live on the host and are swapped in
-(nemo_rl/models/policy). Budgets of tokens are those of a whole sequence, before context parallelism cuts it.
+(nemo_rl/models/policy). Gradients of Megatron are reduced in bfloat16 (distributed_data_parallel_config of
+grpo_math_1B_megatron.yaml, from which recipes inherit). Budgets of tokens are those of a whole sequence, before context
+parallelism cuts it.
 """
 
 from __future__ import annotations
@@ -90,6 +92,9 @@ def _trainer(
     engine |= {"offload": True} if shares else {}
     if is_megatron and cut.tp > 1:
         engine["sequence_parallel"] = truth(of.get(f"{own}sequence_parallel"), True)
+    reduced = f"{own}distributed_data_parallel_config.grad_reduce_in_fp32"
+    if is_megatron and not truth(of.get(reduced)):
+        engine["gradient_dtype"] = "bfloat16"
     if truth(of.get(f"{where}cpu_offload")):
         engine |= {"parameter_offload": True, "optimizer_offload": 1.0}
     if truth(of.get(f"{where}optimizer.optimizer_cpu_offload")):
@@ -136,7 +141,7 @@ def _generator(record: Mapping[str, Any], of: Mapping[str, Any], pool: str, long
         engine["kv_dtype"] = "fp8"
     if str(of.get(f"{_VLLM}precision")).startswith("fp8"):
         engine["weights_dtype"] = "fp8"
-    expert = min(tp, max(1, whole(of.get(f"{_VLLM}expert_parallel_size"), 1)))
+    expert = max(1, whole(of.get(f"{_VLLM}expert_parallel_size"), 1))
     return Party(
         name="actor_infer",
         kind="generator",

@@ -15,6 +15,8 @@ from benchmarks.facts.jobs import Cut, Job, Party, UnreadableError, packed_token
 DEFAULT_RESPONSE = 1024
 """openrlhf's generate_max_len, rollout.max_new_tokens."""
 DEFAULT_UTILIZATION = 0.95
+CROSS_ENTROPY = "kernel"
+"""openrlhf/models/utils.py, log_probs_from_logits: flash-attn's cross-entropy on float32 logits."""
 _ROLES = {"actor": "actor_train", "critic": "critic", "ref": "reference", "reward": "reward"}
 
 
@@ -77,6 +79,10 @@ def _pools(
     return {name: size for name, size in sizes.items() if size} | {"rollout": engines}, homes
 
 
+def _is_filled(of: Mapping[str, Any]) -> bool:
+    return truth(of.get("ds.packing_samples")) and not truth(of.get("train.dynamic_batch_enable"))
+
+
 def _tokens(of: Mapping[str, Any], side: str, model: str, longest: int, response: int, spread: int) -> int:
     """`max_tokens_per_gpu` where batches are dynamic, else sequences."""
     budget = whole(of.get(f"{side}.max_tokens_per_gpu"), whole(of.get("train.max_tokens_per_gpu")))
@@ -96,6 +102,7 @@ def _trained(
         "zero_stage": whole(of.get("ds.zero_stage"), 2),
         "recompute": "full" if truth(of.get("actor.gradient_checkpointing_enable")) else "none",
         "packing": truth(of.get("ds.packing_samples")),
+        "cross_entropy": CROSS_ENTROPY,
     }
     engine |= {"offload": True} if truth(of.get("ds.enable_sleep")) else {}
     engine |= {"optimizer_offload": 1.0} if truth(of.get("ds.adam_offload")) else {}
@@ -108,6 +115,7 @@ def _trained(
         cut=cut,
         update_tokens=_tokens(of, "train", str(record["model"]), longest, response, cut.cp),
         forward_tokens=_tokens(of, "rollout", str(record["model"]), longest, response, cut.cp),
+        filled_tokens=_is_filled(of),
         engine=engine,
     )
 
@@ -127,7 +135,8 @@ def _scored(
         forward_tokens=_tokens(
             of, "rollout", str(record["model"]), longest, response, max(1, whole(of.get("ds.ring_attn_size"), 1))
         ),
-        engine={"zero_stage": 3 if stage == 3 else 1},
+        filled_tokens=_is_filled(of),
+        engine={"zero_stage": 3 if stage == 3 else 1, "cross_entropy": CROSS_ENTROPY},
     )
 
 

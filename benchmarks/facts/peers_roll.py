@@ -1,7 +1,8 @@
 """ROLL's settings (keys of its yaml, device mappings such as `list(range(0,8))`) → Job. Knows no planner.
 
 ROLL keeps the state of a role off its devices while others work there. Its roles may stand on parts of each other's
-devices, which pools of a flow may not: roles that overlap share one pool of the devices of them all.
+devices, which pools of a flow may not: roles that overlap share one pool of the devices of them all. Recomputation of
+experts alone (recompute_modules: moe, moe_layer_recompute) has no key of a flow: it is read as that of whole layers.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from benchmarks.facts.jobs import Cut, Job, Party, UnreadableError, packed_tokens, passes_of, share, truth, whole
 
 DEFAULT_UTILIZATION = 0.8
+_PACKED = "sequence_packing_args.max_packed_sequence_length"
 _MEGATRON = {
     "tp": "tensor_model_parallel_size",
     "pp": "pipeline_model_parallel_size",
@@ -123,13 +125,16 @@ def _party(
     policy = str(record["model"])
     forward = packed_tokens(max(1, whole(of.get(f"{key}.infer_batch_size"), 1)), policy, prompt, response)
     update = whole(of.get(f"{key}.training_args.per_device_train_batch_size"), 1)
+    packed = {way: whole(of.get(f"{key}.{_PACKED}_{way}")) for way in ("forward", "train")}
+    update_tokens = packed_tokens(max(1, update), policy, prompt, response)
     return Party(
         **common,
         kind="trainer" if is_trainer else "scorer",
         backend=_backend(strategy),
         cut=_cut(of, where, strategy),
-        update_tokens=packed_tokens(max(1, update), policy, prompt, response) if is_trainer else None,
-        forward_tokens=forward,
+        update_tokens=packed["train"] or update_tokens if is_trainer else None,
+        forward_tokens=packed["forward"] or forward,
+        filled_tokens=not packed["train" if is_trainer else "forward"],
         engine=_state(of, key, where, strategy, is_trainer, count) | ({"offload": True} if shares else {}),
     )
 
@@ -152,8 +157,9 @@ def _state(of: Mapping[str, Any], key: str, where: str, strategy: str, is_traine
     if is_trainer:
         off = truth(of.get(f"{key}.model_args.disable_gradient_checkpointing"))
         said = of.get(f"{where}recompute_granularity")
-        partly = truth(of.get(f"{where}moe_layer_recompute")) or said == "selective"
-        engine["recompute"] = "none" if off else "selective" if partly else "full"
+        partly = said == "selective"
+        by_experts = "moe" in str(of.get(f"{where}recompute_modules")) or truth(of.get(f"{where}moe_layer_recompute"))
+        engine["recompute"] = "none" if off else "selective" if partly and not by_experts else "full"
     shard = whole(of.get(f"{where}fsdp_size"), count)
     if strategy.startswith("fsdp") and 0 < shard < count:
         engine["shard_devices"] = shard

@@ -6,6 +6,7 @@ weights lie on the host and are swapped in. `max-tokens-per-gpu` is multiplied b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ PROMPT_RULE = 1024
 """slime's scripts set no prompt length; its data (dapo-math-17k, gsm8k) have short prompts."""
 DEFAULT_FRACTION = 0.8
 """SGLang's mem_fraction_static is chosen from the device where it is not given; 0.8 is near to what it chooses."""
+IN_FP8 = re.compile(r"deepseek-?(v3|r1)|kimi-?k2(?!.*base)", re.IGNORECASE)
+"""Models whose published weights are in fp8: slime quantises for engines as the checkpoint is (docs/en/examples/
+deepseek-r1.md: "an fp8 format with 128x128 blockwise quantization for inference")."""
 _MEGATRON = {
     "tp": "tensor-model-parallel-size",
     "pp": "pipeline-model-parallel-size",
@@ -108,6 +112,7 @@ def _generator(record: Mapping[str, Any], of: Mapping[str, Any], pool: str, devi
     each = max(1, min(devices, whole(of.get("rollout-num-gpus-per-engine"), 1)))
     engine: dict[str, Any] = {"kv_fraction": share(of.get("sglang-mem-fraction-static"), DEFAULT_FRACTION)}
     engine |= {"offload": True} if shares else {}
+    engine |= {"weights_dtype": "fp8"} if IN_FP8.search(str(record["model"])) else {}
     return Party(
         name="actor_infer",
         kind="generator",

@@ -34,6 +34,12 @@ class _Settings:
         self.lora = whole(self.of.get(f"{_MODEL}lora_rank")) or None
 
     @property
+    def cross_entropy(self) -> str:
+        """flash-attn's, with inplace_backward, on logits in bfloat16 (workers/actor/dp_actor.py,
+        utils/torch_functional.py: logprobs_from_logits); Megatron's vocabulary-parallel one makes float32 copies."""
+        return "in_place" if self.backend == "fsdp" else "whole"
+
+    @property
     def longest(self) -> int:
         return self.prompt + self.response
 
@@ -46,17 +52,28 @@ class _Settings:
     def micro_batch(self, prefix: str, name: str, budget: str, spread: int, ranks: int) -> int | None:
         """Tokens of a replica's micro-batch: a budget of tokens per device times the devices that share a sequence, or
         sequences per device, or sequences of all ranks."""
-        dynamic = truth(
-            self.of.get(f"{prefix}{budget}_use_dynamic_bsz"), truth(self.of.get(f"{_ACTOR}use_dynamic_bsz"))
-        )
-        tokens = whole(self.of.get(f"{prefix}{budget}_max_token_len_per_gpu"))
-        if dynamic and tokens:
-            return tokens * spread
+        tokens = self.budget(prefix, budget)
+        if tokens:
+            return self.even(tokens * spread, ranks) if budget == "ppo" else tokens * spread
         each = whole(self.of.get(f"{prefix}{name}_per_gpu"))
         if each:
             return self.in_sequences(each)
         every = whole(self.of.get(f"{prefix}{name}"))
         return self.in_sequences(max(1, every // max(1, ranks))) if every else None
+
+    def budget(self, prefix: str, budget: str) -> int:
+        """Tokens of a dynamic micro-batch on a device; 0 where micro-batches are of sequences."""
+        dynamic = truth(
+            self.of.get(f"{prefix}{budget}_use_dynamic_bsz"), truth(self.of.get(f"{_ACTOR}use_dynamic_bsz"))
+        )
+        return whole(self.of.get(f"{prefix}{budget}_max_token_len_per_gpu")) if dynamic else 0
+
+    def even(self, budget: int, ranks: int) -> int:
+        """Dynamic micro-batches are even: as many as the budget asks for, of the same size
+        (utils/seqlen_balancing.py, rearrange_micro_batches)."""
+        small = whole(self.of.get(f"{_ACTOR}ppo_mini_batch_size")) * max(1, whole(self.of.get(f"{_ROLLOUT}n"), 1))
+        every = max(1, small // max(1, ranks)) * self.longest
+        return min(budget, max(self.longest, -(-every // -(-every // budget))))
 
 
 def job(record: Mapping[str, Any], gpu: tuple[str, str]) -> Job:
@@ -142,8 +159,7 @@ def _trainer_engine(read: _Settings, prefix: str, devices: int, cut: Cut) -> dic
     options = f"{prefix}optim.override_optimizer_config."
     if truth(read.of.get(f"{options}optimizer_cpu_offload")):
         engine["optimizer_offload"] = share(read.of.get(f"{options}optimizer_offload_fraction"), 1.0)
-    if truth(read.of.get(f"{_MODEL}use_fused_kernels")):
-        engine["cross_entropy"] = "fused"
+    engine["cross_entropy"] = "fused" if truth(read.of.get(f"{_MODEL}use_fused_kernels")) else read.cross_entropy
     return engine
 
 
@@ -161,6 +177,7 @@ def _actor(read: _Settings, pool: str, pools: Mapping[str, int]) -> Party:
         cut=cut,
         update_tokens=update or read.longest,
         forward_tokens=forward or update or read.longest,
+        filled_tokens=read.packed and not read.budget(_ACTOR, "ppo"),
         lora_rank=read.lora,
         engine=_trainer_engine(read, _ACTOR, devices, cut),
     )
@@ -182,6 +199,7 @@ def _critic(read: _Settings, pool: str, pools: Mapping[str, int]) -> Party:
         cut=cut,
         update_tokens=update or read.longest,
         forward_tokens=forward or update or read.longest,
+        filled_tokens=read.packed and not read.budget("critic.", "ppo"),
         engine=engine | {"offload": engine["offload"] or offload},
     )
 
@@ -200,8 +218,10 @@ def _reference(read: _Settings, actor: Party, pools: Mapping[str, int]) -> Party
         pool=actor.pool,
         cut=cut,
         forward_tokens=forward or actor.forward_tokens,
+        filled_tokens=actor.filled_tokens,
         lora_rank=read.lora,
-        engine={"offload": leaves} | ({"parameter_offload": True} if streams else {}),
+        engine={"offload": leaves, "cross_entropy": read.cross_entropy}
+        | ({"parameter_offload": True} if streams else {}),
     )
 
 

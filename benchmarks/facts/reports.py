@@ -111,6 +111,7 @@ class _Report:
             prompts=max(1, prompts),
             samples=samples,
             updates=passes_of(prompts, small, prompts) if small else 1,
+            empties_cache=not self._grows(),
             filled=tuple(self.filled),
         )
         return Reported(job, tuple(self.filled))
@@ -123,6 +124,11 @@ class _Report:
         if size:
             return min(MODEL_OF_SIZE, key=lambda each: abs(each[0] - size))[1]
         raise UnreadableError("no model")
+
+    def _grows(self) -> bool:
+        """Whether the report tells of reserved memory that a trainer does not give back."""
+        told = f"{self.record.get('symptom')} {self.record.get('cause')}".lower()
+        return bool(re.search(r"allocator|reserved|never released|fragment", told))
 
     def _size_told(self) -> float:
         """Billions that the title names (`70B GRPO OOM on 9 nodes`), if it names one size."""
@@ -239,9 +245,12 @@ class _Report:
         if budget:
             return budget
         count = whole(first(self.facts, *patterns, r"micro(_batch(_size)?)?(_per_gpu)?"), 1)
-        if truth(self.facts.get("packing")) or truth(self.facts.get("use_remove_padding")):
+        if self._is_packed():
             return packed_tokens(max(1, count), self.model, self.prompt, self.response)
         return max(1, count) * (self.prompt + self.response)
+
+    def _is_packed(self) -> bool:
+        return truth(self.facts.get("packing")) or truth(self.facts.get("use_remove_padding"))
 
     def _trainer(self, name: str, pool: str) -> Party:
         backend = self._backend()
@@ -266,6 +275,7 @@ class _Report:
             cut=self._cut(),
             update_tokens=tokens,
             forward_tokens=forward,
+            filled_tokens=self._is_packed(),
             lora_rank=whole(first(self.facts, r"lora(_rank)?")) or None,
             engine=engine,
         )
@@ -301,7 +311,8 @@ class _Report:
             backend=backend,
             model=self.model,
             pool=pool,
-            cut=Cut(tp=tp or (2 if self.framework == "verl" else 1)) if backend != "deepspeed" else Cut(),
+            cut=Cut(tp=tp or 1) if backend != "deepspeed" else Cut(),
+            free=not tp and backend != "deepspeed",
             engine=engine,
         )
 

@@ -198,7 +198,7 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _text(found: _Found) -> str:
-    lines = [f"rule of card, {name}: {card} ({why})" for name, (card, why) in CARD_OF.items()]
+    lines = [f"rule of card, {name}: {' or '.join(cards)} ({why})" for name, (cards, why) in CARD_OF.items()]
     for name in (WORKS, OOM, BOUND, RAN, UNTOLD):
         lines.append(f"-- {name}")
         lines += [_line(row) for row in found.rows if row["list"] == name]

@@ -50,15 +50,15 @@ TRANSPORTS: Mapping[str, Transport] = {
 
 HANDS_OVER: Mapping[str, frozenset[str]] = {
     "megatron": frozenset(
-        {"deepseek_v2", "deepseek_v3", "gemma2", "gemma3", "glm4_moe", "gpt_oss", "kimi_k2", "llama", "mistral"}
-        | {"mixtral", "nemotron_h", "qwen2", "qwen2_moe", "qwen2_5_vl", "qwen3", "qwen3_moe", "qwen3_next"}
+        {"deepseek_v2", "deepseek_v3", "gemma2", "gemma3", "glm4", "glm4_moe", "gpt_oss", "kimi_k2", "llama"}
+        | {"mistral", "mixtral", "nemotron_h", "qwen2", "qwen2_moe", "qwen2_5_vl", "qwen3", "qwen3_moe", "qwen3_next"}
         | {"qwen3_vl", "qwen3_vl_moe", "qwen3_omni_moe", "qwen3_5", "qwen3_5_moe"}
     ),
 }
 """Architectures whose weights a trainer can give under the names of transformers, which generators read. A backend that
 is not here trains the module of transformers itself, so that its names are those already; Megatron Core fuses q, k, v
 and the two halves of the feed-forward, which has to be undone model by model (Megatron Bridge's supported models:
-docs.nvidia.com/nemo/megatron-bridge, and Mixtral of mbridge)."""
+docs.nvidia.com/nemo/megatron-bridge, Mixtral of mbridge, GLM-4 of slime's megatron_to_hf/glm4.py)."""
 
 
 def transport_fault(transport: Transport, source: Sequence[str], target: Sequence[str], on_cpu: bool) -> str | None:
