@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from flowrl.compiler.lower.stage import Stage
@@ -13,6 +13,8 @@ from flowrl.graph.judges import is_inner, judge_method
 from flowrl.graph.signatures import LOSSES, methods
 from flowrl.spec.schema import EdgeDocument, RewardRole, RoleDocument, TrainerRole
 
+_Check = Callable[[Stage, str, Span | None, set[str]], bool]
+_DATA = "data."
 HEADS = ("lm", "scalar", "denoiser")
 KINDS = {"->": EdgeKind.DATA, "=>": EdgeKind.WEIGHTS, "<->": EdgeKind.INTERACTION}
 
@@ -54,11 +56,16 @@ def lower_edges(stage: Stage) -> tuple[tuple[Edge, ...], dict[str, CallSite]]:
             end
             for side, ends in (("sources", document.sources), ("targets", document.targets))
             for place, end in enumerate(ends)
-            if not _enters_data(stage, end, side, stage.span("edges", index, side, place))
-            and check(stage, end, stage.span("edges", index, side, place), known)
+            if (end in known and not end.startswith(_DATA))
+            or _is_good(stage, end, ("edges", index, side, place), check, known)
         }
         edges += [edge for edge in _fanned(stage, index, document) if {edge.source, edge.target} <= good]
     return tuple(edges), _call_sites(stage, calls)
+
+
+def _is_good(stage: Stage, end: str, path: tuple[str, int, str, int], check: _Check, known: set[str]) -> bool:
+    span = stage.span(*path)
+    return not _enters_data(stage, end, path[2], span) and check(stage, end, span, known)
 
 
 def _enters_data(stage: Stage, end: str, side: str, span: Span | None) -> bool:

@@ -5,6 +5,7 @@ Takes spec values only; what it gives out knows no YAML and no pydantic.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -32,6 +33,8 @@ class Stage:
     spec: FlowSpec
     index: int
     problems: list[Diagnostic] = field(default_factory=list[Diagnostic])
+    read: dict[str, ast.Module] = field(default_factory=dict[str, ast.Module])
+    """The user's Python files that were read already, by their place in the folder."""
 
     @property
     def document(self) -> StageDocument:

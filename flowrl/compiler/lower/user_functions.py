@@ -45,16 +45,21 @@ def is_function(source: str) -> bool:
     return source.rpartition(":")[0].endswith(".py")
 
 
-def signature_of(function: str, folder: str, span: Span | None) -> Signature | Diagnostic:
-    """The parameters of `FILE.py:NAME` or `flowrl:NAME`."""
+def signature_of(
+    function: str, folder: str, span: Span | None, read: dict[str, ast.Module] | None = None
+) -> Signature | Diagnostic:
+    """The parameters of `FILE.py:NAME` or `flowrl:NAME`. `read` keeps the files of the folder that were read already,
+    for a flow with many functions in one."""
     place, _, name = function.rpartition(":")
     if function.startswith(BUILTIN_PREFIX):
         return _builtin(name, span)
     if not place.endswith(".py"):
         return _no_file_named(function, name, folder, span)
-    tree = parsed(place, folder, span)
+    tree = parsed(place, folder, span) if read is None or place not in read else read[place]
     if isinstance(tree, Diagnostic):
         return tree
+    if read is not None:
+        read[place] = tree
     definition = definitions(tree).get(name)
     if definition is None:
         return _not_defined(tree, place, name, span)
