@@ -271,7 +271,7 @@ _LOWER: Mapping[str, Callable[[Stage, Any, Op], Op | None]] = {
 def _function_inputs(stage: Stage, op: Op, function: str, args: Mapping[str, Any]) -> tuple[Input, ...] | None:
     """Inputs by parameter names; those with a default are optional. None, with the problem kept, if unreadable."""
     span = stage.span("roles", op.role, "function")
-    signature = signature_of(function, stage.folder, span)
+    signature = signature_of(function, stage.folder, span, stage.read)
     if isinstance(signature, Diagnostic):
         stage.problems.append(signature)
         return None
