@@ -182,6 +182,8 @@ def _role(stage: Stage, name: str, role: RoleDocument) -> Role:
 def _role_spans(stage: Stage, name: str, role: RoleDocument) -> dict[str, Span]:
     """Of its backend, of limits of its engine and of each key that it passes on to it: `engine.KEY`."""
     passed = {key: stage.key_span("roles", name, "engine", "extra", key) for key in engine_params(role).extra}
-    passed |= stage.written_keys("roles", name, "engine", keys=("max_batch_tokens", "max_model_tokens"))
+    passed |= stage.written_keys(
+        "roles", name, "engine", keys=("max_batch_tokens", "max_model_tokens", "shard_devices")
+    )
     written = stage.written_keys("roles", name, keys=("backend",))
     return written | {f"engine.{key}": span for key, span in passed.items() if span is not None}

@@ -24,6 +24,7 @@ from flowrl.diag.catalogue import (
     run_ray,
     schedule,
     schema,
+    sharding,
 )
 from flowrl.diag.catalogue.code import Code
 
@@ -36,6 +37,7 @@ CODES: dict[str, Code] = {
         names,
         keys,
         layouts,
+        sharding,
         engines,
         rewards,
         graph,

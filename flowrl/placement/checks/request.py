@@ -14,6 +14,7 @@ from flowrl.machine.cluster import Cluster, NodeGroup
 from flowrl.machine.shape import ModelShape
 from flowrl.machine.traits import TRAITS, illegal_axis, layout_fault, legal_tp
 from flowrl.placement.checks.engine import engine_faults
+from flowrl.placement.checks.sharding import sharding_faults
 from flowrl.placement.checks.sync import sync_faults
 from flowrl.placement.checks.tokenizers import tokenizer_faults
 from flowrl.placement.cost.placed import HOST, needs_devices, sides
@@ -41,6 +42,7 @@ def check_request(graph: Graph, cluster: Cluster, request: PlacementRequest, sha
         *_layouts(graph, cluster, request, shapes),
         *_engines(graph, cluster, request, shapes),
         *engine_faults(graph, cluster, request, shapes),
+        *sharding_faults(graph, request, shapes),
         *sync_faults(graph, shapes),
         *tokenizer_faults(graph, shapes),
     ]
