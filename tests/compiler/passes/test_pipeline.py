@@ -68,6 +68,20 @@ def test_the_verifier_stops_a_pass_that_breaks_the_graph(broken: object, told: s
         run_passes(lowered(GRPO), passes=passes)
 
 
+def _made_anew(graph: Graph) -> Graph:
+    return replace(graph, ops=tuple(replace(op) for op in graph.ops), edges=tuple(replace(e) for e in graph.edges))
+
+
+@pytest.mark.parametrize("broken", [_lose_an_input, _rename_an_op])
+def test_equal_parts_are_handed_on_and_changed_ones_are_verified_where_they_change(broken: object) -> None:
+    graph, _ = run_passes(lowered(GRPO))
+    after, _ = run_passes(graph, passes=[Pass(_made_anew)])
+    assert after.ops is graph.ops
+    assert after.edges is graph.edges
+    with pytest.raises(InternalError, match=f"after {broken.__name__}"):  # type: ignore[attr-defined]
+        run_passes(graph, passes=[Pass(_made_anew), Pass(broken), Pass(_made_anew)])  # type: ignore[arg-type]
+
+
 def test_sound_graphs_verify() -> None:
     for text in (GRPO, PPO):
         assert verify(lowered(text)) == ()
