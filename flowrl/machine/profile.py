@@ -23,6 +23,7 @@ FACTORS = ("train", "forward", "decode", "link")
 SECONDS = (
     "layer_seconds",
     "micro_batch_seconds",
+    "eager_layer_seconds",
     "decode_layer_seconds",
     "decode_step_seconds",
     "decode_sequence_seconds",
@@ -46,10 +47,8 @@ class DeviceRates(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the network cards' bandwidth in a collective between nodes."""
     host: float
     """Share of the link to the host's memory in a copy."""
-    link_seconds: float
-    """Latency of one hop of a collective inside a node."""
-    network_seconds: float
-    """Latency of one hop between nodes."""
+    latency: float
+    """Latency of a hop of a collective, as a factor on the catalogue's."""
     overlap: float
     """Share of compute behind which collectives of weights and gradients can hide."""
     layer_seconds: float
@@ -64,6 +63,8 @@ class DeviceRates(msgspec.Struct, frozen=True, kw_only=True):
     """One decode step, whatever its size: the scheduler."""
     decode_sequence_seconds: float
     """One sequence in one decode step: scheduling, sampling and text on the host."""
+    host_seconds: float = 1.0
+    """How much slower its host's processor is: a factor on all seconds above."""
     source: str = "assumed"
 
 
@@ -85,6 +86,10 @@ class MoeRates(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of the busiest expert rank over the mean."""
     dispatch: float
     """Bytes that sorting tokens by expert moves, in units of one token's copies to its experts."""
+    layer_seconds: float
+    """One sparse layer in one micro-batch, forward and backward: the host waits for the tokens of each expert."""
+    decode_layer_seconds: float
+    """One sparse layer in one decode step, whatever its size."""
     source: str = "assumed"
 
 
@@ -99,9 +104,10 @@ class LengthModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FixedCosts(msgspec.Struct, frozen=True, kw_only=True):
-    disk_bytes_per_second: float
-    host_adam_bytes_per_second: float
-    """Host memory that an optimizer on the processor gets through, all of a node's ranks together."""
+    host_memory: float
+    """Share of a node's memory bandwidth that optimizers on its processors reach together."""
+    disk: float
+    """Share of a disk's bandwidth."""
     sync_seconds: float
     """A hand-over of weights beside its bytes."""
     wake_seconds: float = 0.0
@@ -110,6 +116,8 @@ class FixedCosts(msgspec.Struct, frozen=True, kw_only=True):
     """The controller's part of one firing of an op on devices: dispatch, collection, data movement."""
     row_seconds: float = 0.0
     """The controller's part of one row of such a firing."""
+    straggle: float = 0.0
+    """Share of the chance imbalance between ranks that sorting rows by length leaves: 0 all are alike, 1 none is."""
 
 
 class Constant(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,8 +169,9 @@ def _rates(profile: Profile, name: str, is_cpu: bool, backend: str) -> DeviceRat
         factors = profile.backend.get(key)
         if factors is not None:
             merged = merged | {key: merged[key] * getattr(factors, key) for key in FACTORS}
-            merged = merged | {key: merged[key] * factors.seconds for key in SECONDS}
-    return msgspec.convert(merged, DeviceRates)
+            merged = merged | {"host_seconds": merged.get("host_seconds", 1.0) * factors.seconds}
+    slower = merged.get("host_seconds", 1.0)
+    return msgspec.convert(merged | {key: merged[key] * slower for key in SECONDS}, DeviceRates)
 
 
 def free_constants(profile: Profile) -> tuple[Constant, ...]:

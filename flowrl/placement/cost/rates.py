@@ -78,21 +78,27 @@ def axis_group(placed: Placed, axis: str) -> Group:
 
 def group_of_ranks(placed: Placed, size: int, stride: int = 1) -> Group:
     """`size` ranks, each `stride` after the last, in the pool's order of devices."""
+    linked = _linked(placed)
+    device, achieved = placed.device, shares(placed)
+    return _group(
+        size,
+        max(1, min(size, linked // stride)) if linked < len(placed.pool.devices) else size,
+        device.name,
+        device.link_bytes_per_second * achieved.link,
+        placed.group.network_bytes_per_second * achieved.network,
+        device.link_seconds * achieved.latency,
+        placed.group.network_seconds * achieved.latency,
+    )
+
+
+def _linked(placed: Placed) -> int:
+    """Neighbouring devices of the pool that talk by links: those in a node, or in a domain of several nodes."""
     nodes: dict[str, int] = {}
     for device in placed.pool.devices:
         node = device.rsplit("/", 1)[0]
         nodes[node] = nodes.get(node, 0) + 1
-    a_node = min(nodes.values()) if len(nodes) > 1 else size * stride
-    device, achieved = placed.device, shares(placed)
-    return _group(
-        size,
-        max(1, min(size, a_node // stride)),
-        device.name,
-        device.link_bytes_per_second * achieved.link,
-        placed.group.network_bytes_per_second * achieved.network,
-        achieved.link_seconds,
-        achieved.network_seconds,
-    )
+    together = max(1, placed.group.linked_devices // placed.group.devices_per_node)
+    return len(placed.pool.devices) if len(nodes) <= together else min(nodes.values()) * together
 
 
 @lru_cache(maxsize=4096)
@@ -104,6 +110,6 @@ def _group(
     between = network * inside
     rate, how = link, f"device link of {name}, as achieved"
     if nodes > 1 and between < link:
-        rate, how = between, f"{inside} network cards a node, as achieved"
+        rate, how = between, f"{inside} network cards at a time, as achieved"
     hops = ceil(log2(inside)) * link_seconds + ceil(log2(nodes)) * network_seconds
     return Group(size, inside, rate, network, link, hops, how)

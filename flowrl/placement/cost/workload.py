@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import log, sqrt
 
 from flowrl.graph.graph import EdgeKind, Graph, Op
 from flowrl.graph.interactions import interactions
@@ -53,6 +54,14 @@ class Lengths:
         prompt, table = float(self.prompt_mean.value), self.responses
         whole = prompt + table.mean
         return (prompt * prompt + 2 * prompt * table.mean + table.square) / max(whole, 1e-9)
+
+    def busiest(self, rows: float, ranks: int) -> float:
+        """Tokens of the busiest of `ranks` ranks over the mean, each with `rows` rows that chance sent to it: the
+        highest of so many sums, sqrt(2 ln ranks) standard deviations above their mean, and no more than one rank's."""
+        table = self.responses
+        deviation = max(0.0, table.square - table.mean * table.mean) ** 0.5
+        spread = deviation / max(self.mean, 1e-9) / max(1.0, rows) ** 0.5
+        return min(1.0 + spread * sqrt(2 * log(ranks)) if ranks > 1 else 1.0, float(ranks))
 
     def padding(self, parts: int) -> float:
         """Padded tokens over real ones where rows are sorted by length, cut into `parts` and padded in each."""

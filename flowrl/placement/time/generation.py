@@ -71,11 +71,13 @@ def engine_of(placed: Placed, rates: dict[str, Given], sequences: float, cache_t
     group = axis_group(placed, "tp")
     layers = placed.model.layers
     graphs = said.cuda_graphs and placed.backend in PREFIX_CACHE
+    a_layer = achieved.decode_layer_seconds * layers if graphs else 0.0
+    waiting = placed.profile.moe.decode_layer_seconds * achieved.host_seconds * placed.model.sparse_layers
     return Engine(
         flops_per_second=float(rates["X"].value),
         memory_bytes_per_second=float(rates["Y"].value),
         link_bytes_per_second=group.bytes_per_second,
-        step_seconds=achieved.decode_step_seconds + (achieved.decode_layer_seconds * layers if graphs else 0.0),
+        step_seconds=achieved.decode_step_seconds + a_layer + waiting,
         most_sequences=sequences,
         cache_tokens=cache_tokens,
         sequence_seconds=achieved.decode_sequence_seconds,

@@ -116,16 +116,19 @@ class OpTime:
         wanted = getattr(op.params, "micro_batch_tokens", 16384)
         batches = max(1, -(-int(tokens) // max(wanted, int(lengths.mean), 1)))
         padding = 1.0 if placed.role.engine.packing or passes is not None else lengths.padding(batches)
+        uneven = lengths.busiest(rows.count / placed.layout.dp, placed.layout.dp) if passes is None else 1.0
+        straggle = 1.0 + placed.profile.fixed.straggle * (uneven - 1.0)
         times = "" if passes is None else f" * {passes.origin}"
         how = f"{rows.count:,} rows{times} * {lengths.mean:,.0f} tokens / dp {placed.layout.dp}"
         how += f", {padding - 1:.0%} padding" if padding > 1.0 else ""
+        how += f", {straggle - 1:.0%} more on the busiest rank" if straggle > 1.0 else ""
         means = f"{lengths.prompt_mean.origin}; {lengths.response_mean.origin}"
         # A decoder's token attends to half of the row, a denoiser's to all of it.
         row = (
             Given(lengths.weighted, means) if passes is None else Given(2 * lengths.mean, f"twice, not causal: {means}")
         )
         return Share(
-            tokens=Given(tokens * padding, how),
+            tokens=Given(tokens * padding * straggle, how),
             row=row,
             batches=Given(batches, f"tokens of a rank / micro_batch_tokens {wanted:,}"),
         )
@@ -137,17 +140,18 @@ class OpTime:
         return forward_lines(placed, self._share(placed, op), self._rates(placed, "forward"))
 
     def _controller(self, placed: Placed, op: Op) -> Lines:
-        """Dispatch of a firing to its ranks and collection of its rows."""
+        """Dispatch of an op to its ranks and collection of its rows: one call a step, whatever its updates."""
         fixed = placed.profile.fixed
         if placed.device.is_cpu or not (fixed.op_seconds or fixed.row_seconds):
             return []
         rows = self.work.rows(op)
         inputs = {
             "N": Given(rows.count, rows.prompts.origin),
-            "o": Given(fixed.op_seconds, f"a firing ({placed.profile.origin})"),
+            "o": Given(fixed.op_seconds, f"a call ({placed.profile.origin})"),
+            "F": Given(op.firings, "firings of one call"),
             "s": Given(fixed.row_seconds, f"a row ({placed.profile.origin})"),
         }
-        return [line("controller", op.role, "seconds", "o + N*s", inputs)]
+        return [line("controller", op.role, "seconds", "o/F + N*s", inputs)]
 
     def move_weights(self, placed: Placed, *, receiving: bool, across_nodes: bool) -> Lines:
         """Each rank writes its own shards to host memory, each engine reads what it holds; between nodes the slower of
@@ -183,7 +187,10 @@ class OpTime:
         """A checkpoint: float32 weights and optimizer states of all ranks to one disk."""
         inputs = {
             **model_inputs(placed),
-            "d": Given(placed.profile.fixed.disk_bytes_per_second, f"one disk ({placed.profile.origin})"),
+            "d": Given(
+                placed.profile.fixed.disk * placed.group.disk_bytes_per_second,
+                f"one node's disk ({placed.profile.origin})",
+            ),
         }
         trained = "A" if placed.adapter else "P"
         return [line("checkpoint", placed.role.name, "seconds", f"12*{trained}/d", inputs)]

@@ -22,7 +22,7 @@ Lines = list[LedgerLine]
 
 FLASH_BACKWARD = 2.5
 """FLOPs of attention backward over forward: 5 products for 2, as scores are made anew (Dao 2023, arXiv:2307.08691)."""
-LOGIT_BYTES = {"whole": 24, "chunked": 24, "fused": 8}
+LOGIT_BYTES = {"whole": 24, "kernel": 16, "in_place": 8, "chunked": 24, "fused": 8}
 """Memory traffic of one logit in a loss: float32 copies written and read, forward and backward. Half forward alone."""
 ADAM_BYTES = {"adamw": 30, "adamw_8bit": 20, "sgd": 14}
 """Read and written of one parameter in a step: gradient, master weight, moments, weight."""
@@ -127,7 +127,20 @@ def _compute(placed: Placed, inputs: Inputs) -> LedgerLine:
 
 
 def _overhead(placed: Placed, inputs: Inputs) -> LedgerLine:
-    return line("micro-batches", placed.role.name, "seconds", "(m + pp - 1)*o", inputs)
+    if not placed.model.experts:
+        return line("micro-batches", placed.role.name, "seconds", "(m + pp - 1)*o", inputs)
+    given = {
+        **inputs,
+        "Ls": Given(placed.model.sparse_layers, placed.model.origin),
+        "y": Given(_waiting(placed, inputs), f"waiting for the tokens of experts in a layer ({placed.profile.origin})"),
+    }
+    return line("micro-batches", placed.role.name, "seconds", "(m + pp - 1)*(o + Ls/pp*y)", given)
+
+
+def _waiting(placed: Placed, inputs: Inputs) -> float:
+    """Of a pass forward and backward, a third of it forward alone."""
+    whole = placed.profile.moe.layer_seconds * placed.rates.host_seconds
+    return whole if inputs["r"].value > 1 else whole / 3
 
 
 def _rank_collectives(placed: Placed, inputs: Inputs, compute: LedgerLine) -> Lines:
@@ -222,7 +235,9 @@ def _optimizer(placed: Placed, inputs: Inputs) -> Lines:
     }
     lines = [line("optimizer step", role, "seconds", "(1 - away)*z*Po/Y", given)]
     if away:
-        host = placed.profile.fixed.host_adam_bytes_per_second / placed.group.devices_per_node
+        host = (
+            placed.profile.fixed.host_memory * placed.group.host_memory_bytes_per_second / placed.group.devices_per_node
+        )
         link = placed.device.host_bytes_per_second * placed.rates.host
         given |= {
             "j": Given(host, f"host memory for one of {placed.group.devices_per_node} ranks ({placed.profile.origin})"),
