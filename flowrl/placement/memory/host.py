@@ -59,6 +59,7 @@ class _Nodes:
         for pool, _ in self.everyone:
             limit = group_of(pool, cluster).host_memory_bytes
             self.limits |= dict.fromkeys(self.here[pool.name], limit)
+        self._states: dict[str, list[tuple[str, Given]]] = {}
         self.first = next(iter(self.limits), "")
         alike = {
             (*(self.here[p.name][node] for p, _ in self.everyone), each, node == self.first): node
@@ -116,10 +117,23 @@ class _Nodes:
         return [max(found, key=lambda entry: entry.value)] if found else []
 
     def _away(self, node: str) -> Lines:
-        lines = [_on_node(each, devices, pool) for pool, each, devices in self._on(node) if each.offloaded]
-        lines += [_always(each, devices, pool) for pool, each, devices in self._on(node)]
-        lines = [each for each in lines if each.value > 0]
+        """State that has left its devices, and what the flow keeps on the host whether its role is at work or not."""
+        lines: Lines = []
+        for pool, each, devices in self._on(node):
+            for what, state in self._moved(each):
+                count = Given(devices, f"devices of pool {pool.name} on this node")
+                lines.append(line(what, each.role.name, "bytes", "s*d", {"s": state, "d": count}))
         return [*lines, *(self._rows() if node == self.first else [])]
+
+    def _moved(self, placed: Placed) -> list[tuple[str, Given]]:
+        """Of one device of a role; the same on each node."""
+        found = self._states.get(placed.role.name)
+        if found is None:
+            away = off_device_lines(placed) if placed.offloaded else []
+            parts = {"offloaded state": away, "state kept on the host": training_memory.host_lines(placed)}
+            found = [(what, _sum(lines)) for what, lines in parts.items() if bytes_of(lines)]
+            self._states[placed.role.name] = found
+        return found
 
     def _rows(self) -> Lines:
         """Rows of a step at the controller, padded to the longest; images are not counted."""
@@ -170,20 +184,5 @@ def _read(placed: Placed, devices: int) -> LedgerLine:
     return line("weights being read", placed.role.name, "bytes", f"{bytes_each}*P*n/all", inputs)
 
 
-def _on_node(placed: Placed, devices: int, pool: Pool) -> LedgerLine:
-    lines = off_device_lines(placed)
-    inputs = {
-        "s": Given(bytes_of(lines), " + ".join(f"{each.what} ({each.formula})" for each in lines) or "nothing"),
-        "d": Given(devices, f"devices of pool {pool.name} on this node"),
-    }
-    return line("offloaded state", placed.role.name, "bytes", "s*d", inputs)
-
-
-def _always(placed: Placed, devices: int, pool: Pool) -> LedgerLine:
-    """Weights and optimizer states that the flow keeps on the host, whether their role is at work or not."""
-    lines = training_memory.host_lines(placed)
-    inputs = {
-        "s": Given(bytes_of(lines), " + ".join(f"{each.what} ({each.formula})" for each in lines) or "nothing"),
-        "d": Given(devices, f"devices of pool {pool.name} on this node"),
-    }
-    return line("state kept on the host", placed.role.name, "bytes", "s*d", inputs)
+def _sum(lines: Lines) -> Given:
+    return Given(bytes_of(lines), " + ".join(f"{each.what} ({each.formula})" for each in lines))
