@@ -243,6 +243,7 @@ def _sharding(name: str, role: RoleDocument) -> Iterator[Idle]:
         return
     if role.backend == "megatron":
         yield ("engine", "zero_stage"), "megatron's distributed optimizer cuts optimizer states, as stage 1 does"
+        yield ("engine", "parameter_offload"), "megatron works with weights on the device; `offload` moves them off it"
     else:
         yield ("engine", "sequence_parallel"), f"{role.backend} does not cut a layer's work by tokens"
     if not isinstance(role, schema.TrainerRole):

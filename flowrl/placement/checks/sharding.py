@@ -6,6 +6,7 @@ Takes a request; gives diagnostics. Looks at pools that the flow gives; what pla
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from flowrl.diag.diagnostic import Diagnostic, diagnose
 from flowrl.graph.graph import Graph, Kind, Role
@@ -40,7 +41,7 @@ def _copies(role: Role, pool: PoolRequest, layout: LayoutRequest) -> Iterator[Di
     legal = [each for each in range(1, ranks + 1) if ranks % each == 0 and each % layout.ep == 0]
     over = f"{size} does not divide the {ranks} ranks of dp and cp: {ranks % size} left over"
     whole = over if ranks % size else f"{size} ranks do not hold the experts of ep {layout.ep} whole"
-    facts = {"role": role.name, "size": size, "fault": whole, "legal": ", ".join(map(str, legal))}
+    facts: dict[str, Any] = {"role": role.name, "size": size, "fault": whole, "legal": ", ".join(map(str, legal))}
     yield diagnose("FR0450", role.spans.get("engine.shard_devices", role.span), **facts)
 
 
@@ -54,7 +55,13 @@ def _experts(role: Role, pool: PoolRequest, layout: LayoutRequest, shape: ModelS
         return
     legal = [each for each in range(1, ranks + 1) if _fault(each, ranks, shape.experts, "") is None]
     known = ", ".join(map(str, legal)) if shape.experts else "1"
-    facts = {"role": role.name, "ep": layout.ep, "experts": shape.experts, "fault": fault, "legal": known}
+    facts: dict[str, Any] = {
+        "role": role.name,
+        "ep": layout.ep,
+        "experts": shape.experts,
+        "fault": fault,
+        "legal": known,
+    }
     yield diagnose("FR0451", layout.span or pool.span, **facts)
 
 
