@@ -27,7 +27,7 @@ NOISE = 0.2
 """Standard deviation of a log error that is as good as it gets: weighs data against priors."""
 DIFFERENCE = 0.03
 LARGEST_STEP = 0.25
-ROUNDS = 5
+ROUNDS = 4
 FINE = 1e-3
 
 
@@ -36,7 +36,8 @@ class Point:
     """A measured step time, and what predicts it."""
 
     family: str
-    gpu: str
+    names: frozenset[str]
+    """Device, backends and, of a mixture of experts, `moe`: which constants can matter."""
     measured: float
     weight: float
     quick: Callable[[Profile], float]
@@ -140,9 +141,11 @@ class _Problem:
 
     @staticmethod
     def _slope(constant: Constant, point: Point, profile: Profile, here: float) -> float:
-        """A constant of one device says nothing of the others."""
-        parts = constant.path.split(".")
-        if parts[0] == "device" and parts[1] not in ("gpu", point.gpu):
+        """A constant of one device or backend says nothing of the others."""
+        part, name = constant.path.split(".")[:2]
+        if (part in ("device", "backend") and name.partition("@")[0] not in ("gpu", *point.names)) or (
+            part == "moe" and part not in point.names
+        ):
             return 0.0
         return log(max(point.quick(profile), 1e-9) / point.measured) - here
 
@@ -167,8 +170,9 @@ class _Problem:
         """The fit on all points: steps that are halved until they gain."""
         everyone = np.ones(len(self.points), dtype=bool)
         here = start
+        self.errors(here, exact=True)
         for _ in range(rounds):
-            errors = self.errors(here, exact=True)
+            errors = self.errors(here)
             cost = self.cost(here, errors, everyone)
             whole = self.step(here, errors, self.slopes(here), everyone) - here
             share, gained = 1.0, False

@@ -68,7 +68,8 @@ def _roles(case: Case) -> dict[str, Any]:
     longest = prompt_limit(case) + case.response_most
     micro = longest if case.record.engine == "nemo" else max(MICRO_BATCH_TOKENS, longest)
     trains = {"backend": case.train_backend, "engine": _engine(case)}
-    scores = {"backend": case.train_backend}
+    kept = {key: value for key, value in _engine(case).items() if key in ("packing", "offload")}
+    scores = {"backend": case.train_backend, "engine": kept}
     update: dict[str, Any] = {"loss": "ppo", "micro_batch_tokens": micro}
     if case.algorithm == "remax":
         update["loss"] = "reinforce"
@@ -127,7 +128,7 @@ def _edges(case: Case) -> list[str]:
 
 
 def _engine(case: Case) -> dict[str, Any]:
-    said: dict[str, Any] = {"recompute": "full", "packing": True}
+    said: dict[str, Any] = {"recompute": "full", "packing": case.packed}
     if case.record.shard_devices and case.train_backend == "fsdp":
         said["shard_devices"] = case.record.shard_devices
     if case.resident:

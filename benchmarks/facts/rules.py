@@ -23,8 +23,8 @@ REASONING = re.compile(
 NOT_REASONING = re.compile(r"instruct-2507|coder|-base", re.IGNORECASE)
 TURNS = re.compile(r"multi-turn|tool|agent|search", re.IGNORECASE)
 """Algorithms whose responses are episodes of several turns."""
-MEDIAN_TOKENS = {"reasoning": 7000.0, "other": 500.0}
-SPREAD = {"reasoning": 1.4, "other": 1.1}
+MEDIAN_TOKENS = {"reasoning": 7000.0, "turns": 2000.0, "other": 500.0}
+SPREAD = {"reasoning": 1.4, "turns": 1.2, "other": 1.1}
 PROMPT_TOKENS = 150.0
 BATCHES = {"dapo": (512, 16), "grpo": (128, 8), "critic": (1024, 1), "other": (512, 16)}
 """Prompts a step and samples a prompt: the medians of the records that say them, by algorithm."""
@@ -35,7 +35,7 @@ LAG_OF_ASYNC = 1
 
 RULES: Mapping[str, str] = {
     "response": "mean response = E[min(L, most)], L lognormal: median 7,000, sigma 1.4 for policies that reason (R1, "
-    "Distill, Qwen3, Thinking, Kimi, Moonlight, GPT-OSS) and for episodes of several turns, else median 500, sigma "
+    "Distill, Qwen3, Thinking, Kimi, Moonlight, GPT-OSS), 2,000 and 1.2 for episodes of several turns, else 500 and "
     "1.1; of algorithms with fixed lengths the most itself; a most that is not said is 4 times the mean",
     "prompt": "mean prompt = 150 tokens, at most half of its most; of fixed lengths the most itself",
     "batch": "prompts x samples, by algorithm: DAPO 512 x 16, GRPO 128 x 8, with a critic 1,024 x 1, others 512 x 16",
@@ -49,7 +49,10 @@ RULES: Mapping[str, str] = {
     "actor, critic, engines)",
     "lag": "async or one-step off without a number: lag 1; a threshold under 1 is lag 1 with partial rollout",
     "old log-probs": "recomputed before the first update, unless the notes take the rollout's",
-    "recompute": "activations are recomputed in full",
+    "recompute": "activations are recomputed in full; rows are packed unless the notes say they are padded",
+    "offload": "what trains leaves the devices while engines work, but in systems that generate in place (ReaL, "
+    "DeepSpeed-Chat, HybridFlow, NeMo-Aligner)",
+    "lending": "records whose trainers lend idle devices to generation within a step are excluded: no placement does",
     "gpu": "a type that is not in its field is taken from the notes; none there: excluded",
     "gpus a node": "8; of GB200 4",
     "effective rates": "AReaL's effective tokens/s are those of one update over the time of a step: so read they agree "
@@ -95,6 +98,8 @@ class Case:
     filled: tuple[str, ...]
     resident: bool = False
     """Whether what trains stays on the devices while others work."""
+    packed: bool = True
+    """Whether rows of different lengths share a micro-batch without padding."""
 
     @property
     def tokens(self) -> float:
@@ -112,7 +117,7 @@ class UnusableError(Exception):
 
 def mean_response(name: str, most: float, algorithm: str = "") -> float:
     """Expected tokens of a response of the policy `name` with a limit of `most`: a lognormal, cut at the limit."""
-    kind = "reasoning" if reasons(name) or TURNS.search(algorithm) else "other"
+    kind = "turns" if TURNS.search(algorithm) else "reasoning" if reasons(name) else "other"
     middle, spread = log(MEDIAN_TOKENS[kind]), SPREAD[kind]
     z = (log(most) - middle) / spread
     return exp(middle + spread**2 / 2) * _normal(z - spread) + most * (1 - _normal(z))
@@ -128,9 +133,17 @@ def _normal(z: float) -> float:
     return 0.5 * (1 + erf(z / sqrt(2)))
 
 
+IN_PLACE = ("real", "real-heuristic", "deepspeed-chat", "hybridflow", "nemo-aligner")
+"""Systems whose engines generate beside the states of training, which stay on the devices."""
+LENDING = re.compile(r"\blent\b|lending|hybrid trainer", re.IGNORECASE)
+PADDED = re.compile(r"remove_padding off|without packing|padded", re.IGNORECASE)
+
+
 def fill(record: Record, *, count: int | None = None) -> Case:
     """The case of a record, on `count` devices if it speaks of several numbers. Raises UnusableError."""
     filled: list[str] = []
+    if LENDING.search(record.placement):
+        raise UnusableError("its trainers lend idle devices to generation within a step, which no placement does")
     gpu = _gpu(record, filled)
     devices = count or record.count
     if devices is None:
@@ -178,6 +191,8 @@ def fill(record: Record, *, count: int | None = None) -> Case:
         rollout=record.rollout,
         pools=pools,
         filled=tuple(filled),
+        resident=record.engine in IN_PLACE,
+        packed=not PADDED.search(record.notes),
     )
 
 

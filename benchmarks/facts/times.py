@@ -1,7 +1,7 @@
 """The section of step times: every e2e_step record planned, timed, and compared with what was measured.
 
-Takes Facts, gives a Section. A row is `core` if its GPU type, number of devices, a length and a layout are said by the
-record, which is what the bars are for; `filled` names the gaps that rules closed.
+Takes Facts, gives a Section. A row is `core` if GPU type (in its field or its notes), number of devices, a length and a
+layout are said by the record, which is what the bars are for; `filled` names the gaps that rules closed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _entry(record: Record) -> Entry:
         raise UnusableError(f"no time of a step: {', '.join(record.measured) or 'nothing measured'}")
     planned = plan(case)
     lengths = record.response.most or record.response.mean or record.total.most or record.total.mean
-    core = bool(lengths and (record.train or record.rollout) and "gpu" not in case.filled)
+    core = bool(lengths and (record.train or record.rollout))
     return Entry(record, planned, Circles(planned), *measured, core)
 
 
@@ -88,7 +88,7 @@ def points(found: Sequence[Entry]) -> list[Point]:
     return [
         Point(
             family=entry.record.family,
-            gpu=entry.planned.case.gpu,
+            names=_names(entry.planned),
             measured=entry.seconds,
             weight=weight(entry),
             quick=entry.circles.quick,
@@ -98,9 +98,15 @@ def points(found: Sequence[Entry]) -> list[Point]:
     ]
 
 
+def _names(planned: Planned) -> frozenset[str]:
+    case = planned.case
+    experts = {"moe"} if any(shape.experts for shape in planned.shapes.values()) else set[str]()
+    return frozenset({case.gpu, case.train_backend, case.rollout_backend, *experts})
+
+
 def weight(entry: Entry) -> float:
     loose = {"response", "most response", "batch", "gpu"} & set(entry.filled)
-    return (1.0 if entry.core else 0.5) / (1 + 2 * len(loose))
+    return (1.0 if entry.core else 0.5) / (1 + len(loose))
 
 
 def _row(entry: Entry, shipped: float, result: Fit | None, index: int, profile: Profile) -> dict[str, Any]:
@@ -150,7 +156,8 @@ def _measured_phases(record: Record) -> dict[str, float]:
 
 def _summary(table: Sequence[dict[str, Any]], result: Fit | None) -> dict[str, Any]:
     core = [row for row in table if row["core"]]
-    bare = [row for row in core if not set(row["filled"]) - {"prompt"}]
+    said = [row for row in core if "gpu" not in row["filled"]]
+    bare = [row for row in said if not set(row["filled"]) - {"prompt"}]
     found: dict[str, Any] = {
         "rows": len(table),
         "core rows": len(core),
@@ -159,7 +166,12 @@ def _summary(table: Sequence[dict[str, Any]], result: Fit | None) -> dict[str, A
     which = "error" if result is not None else "error_shipped"
     found["core, fitted on all: median |error|"] = bar(_median(core, which), MEDIAN_ON_ALL)
     found["core, as shipped: median |error|"] = bar(_median(core, "error_shipped"), MEDIAN_ON_ALL)
-    for name, chosen in (("core", core), ("core, nothing filled but prompts", bare), ("all", list(table))):
+    for name, chosen in (
+        ("core", core),
+        ("core, GPU said", said),
+        ("core, GPU said, nothing filled but prompts", bare),
+        ("all", list(table)),
+    ):
         if result is None:
             found[f"{name}: median, 90th percentile, rank correlation as shipped"] = _three(
                 chosen, "error_shipped", "shipped"
