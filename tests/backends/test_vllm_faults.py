@@ -198,3 +198,29 @@ def test_cpu_settings_stay_off_gpus(folders: dict[str, Path]) -> None:
     assert not {"enforce_eager", "block_size", "kv_cache_memory_bytes"} & set(arguments)
     assert arguments["gpu_memory_utilization"] == EngineParams().kv_fraction
     assert arguments["enable_sleep_mode"] is True
+
+
+def test_the_keys_of_the_engine_are_passed_on(folders: dict[str, Path]) -> None:
+    """Under vLLM's own names; what a CPU has of its own stays (eager, a cache of whole sequences)."""
+    keys = {
+        "max_sequences": 4,
+        "max_batch_tokens": 128,
+        "max_model_tokens": 64,
+        "cuda_graphs": False,
+        "kv_dtype": "fp8",
+    }
+    setup = setup_of(folders["a-True"])
+    role = structs.replace(setup.role, engine=EngineParams(kv_fraction=0.5, **keys))  # type: ignore[arg-type]
+    on_gpu, on_cpu = (
+        engine_arguments(setup_of(folders["a-True"], role=role, device=device)) for device in ("cuda:0", "cpu")
+    )
+    wanted = {"max_num_seqs": 4, "max_num_batched_tokens": 128, "max_model_len": 64}
+    assert wanted.items() <= on_gpu.items()
+    assert wanted.items() <= on_cpu.items()
+    assert {"enforce_eager": True, "kv_cache_dtype": "fp8", "gpu_memory_utilization": 0.5}.items() <= on_gpu.items()
+    one = vllm_settings.cache_bytes(setup, read_config(folders["a-True"]), 64, 1)
+    four = vllm_settings.cache_bytes(setup, read_config(folders["a-True"]), 64, 4)
+    assert one < on_cpu["kv_cache_memory_bytes"] == four
+    plain = engine_arguments(setup_of(folders["a-True"], device="cuda:0"))
+    assert not {"max_num_seqs", "max_num_batched_tokens"} & set(plain), "vLLM's own for the device"
+    assert plain["kv_cache_dtype"] == "auto"

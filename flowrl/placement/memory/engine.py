@@ -29,9 +29,6 @@ def is_engine(placed: Placed) -> bool:
     return placed.backend in ENGINES
 
 
-is_vllm = is_engine
-
-
 def sequences_in_flight(placed: Placed) -> int:
     """Sequences that one engine decodes at once."""
     return placed.role.engine.max_sequences or limits(placed.backend, placed.device).sequences
