@@ -104,7 +104,7 @@ def larger_budget(job: Job, said: float | None = None) -> tuple[Job, str] | None
             prompts = max(job.prompts, -(-rows // job.samples // job.updates) * job.updates + job.updates)
             if prompts > MOST_PROMPTS:
                 return None
-            grown = replace(actor, update_tokens=tokens)
+            grown = replace(actor, update_tokens=tokens, filled_tokens=False)
             parties = tuple(grown if party is actor else party for party in job.parties)
             how = f"micro-batch x{factor}: logits of {tokens:,} tokens take {logits / GIB:.0f} GiB at least"
             return replace(job, parties=parties, prompts=prompts), how
@@ -169,7 +169,8 @@ def _logits(job: Job, party: Party) -> float:
     if party.name == "critic" or party.engine.get("cross_entropy", "whole") in ("fused", "chunked"):
         return 0.0
     rows = job.prompts * job.samples // max(1, job.updates) // max(1, job.pools[party.pool] // party.cut.devices)
-    tokens = min(party.update_tokens or job.longest, max(1, rows) * job.longest)
+    said = job.longest if party.filled_tokens else party.update_tokens or job.longest
+    tokens = min(said, max(1, rows) * job.longest)
     return LOGIT_BYTES * tokens / party.cut.cp * vocabulary(party.model) / party.cut.tp
 
 

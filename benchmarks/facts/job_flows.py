@@ -54,9 +54,10 @@ def flow_of(job: Job) -> tuple[str, tuple[str, ...]]:
     if "reward" not in roles:
         roles["reward"] = dict(REWARD)
     has_critic, has_reference = job.party("critic") is not None, job.party("reference") is not None
-    roles["advantage"] = {"estimator": "gae" if has_critic else "grpo" if job.samples > 1 else "reinforce"}
+    advantage: dict[str, Any] = {"estimator": "gae" if has_critic else "grpo" if job.samples > 1 else "reinforce"}
+    roles["advantage"] = advantage
     if has_critic and has_reference:
-        roles["advantage"]["kl"] = {"coef": KL["coef"]}
+        advantage["kl"] = {"coef": KL["coef"]}
     elif has_reference:
         roles["actor_train"]["update"]["kl"] = dict(KL)
     document = {
@@ -115,13 +116,12 @@ def _role(job: Job, party: Party, left_out: list[str]) -> dict[str, Any]:
     left_out += [key for key in party.engine if not _has(party, key)]
     role["engine"] = engine
     if party.kind == "generator":
-        role["generate"] = {"max_response_tokens": job.response_tokens}
-        if job.context_tokens is not None:
-            role["generate"]["max_context_tokens"] = job.context_tokens
+        limit = {} if job.context_tokens is None else {"max_context_tokens": job.context_tokens}
+        role["generate"] = {"max_response_tokens": job.response_tokens, **limit}
     elif party.kind == "trainer":
         method = "values" if party.name == "critic" else "log_probs"
-        role["update"] = {"loss": "value" if party.name == "critic" else "ppo"}
-        role["update"]["micro_batch_tokens"] = _on_a_device(party, party.update_tokens)
+        update: dict[str, Any] = {"loss": "value" if party.name == "critic" else "ppo"}
+        role["update"] = update | {"micro_batch_tokens": _on_a_device(party, party.update_tokens)}
         role[method] = {"micro_batch_tokens": _on_a_device(party, party.forward_tokens or party.update_tokens)}
         if party.name == "actor_train":
             role["update"]["old_log_probs"] = "recompute"

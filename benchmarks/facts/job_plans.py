@@ -6,7 +6,7 @@ What `flowrl plan` says of memory is what placement says, so a program and a sim
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,21 +79,29 @@ def _of_one_sequence(party: Party, job: Job) -> Party:
 
 def _verdict_as_filled(job: Job) -> Verdict:
     text, left_out = flow_of(job)
-    return verdict_of_document(text, left_out, _profile_of(job))
+    others = OLDER_ENGINES if job.generation is None else ()
+    return verdict_of_document(text, left_out, _profile_of(job), others)
 
 
 def _profile_of(job: Job) -> Profile:
     growth = 0.0 if job.empties_cache else PROFILE.memory.growth_share
-    return structs.replace(PROFILE, memory=structs.replace(PROFILE.memory, growth_share=growth))
+    generation = {"vllm": job.generation} if job.generation else {}
+    memory = structs.replace(PROFILE.memory, growth_share=growth)
+    return structs.replace(PROFILE, memory=memory, generation=generation)
 
 
-def verdict_of_document(text: str, left_out: tuple[str, ...] = (), profile: Profile = PROFILE) -> Verdict:
-    """Of a flow's YAML: on the engine as it is now and, if that does not fit, as it was (records do not say which
-    version they ran). Raises UnreadableError as `verdict_of` does."""
+def verdict_of_document(
+    text: str,
+    left_out: tuple[str, ...] = (),
+    profile: Profile = PROFILE,
+    others: Sequence[Mapping[str, str]] = OLDER_ENGINES,
+) -> Verdict:
+    """Of a flow's YAML under `profile` and, if that does not fit, with engines of `others` (most records do not say
+    which version they ran). Raises UnreadableError as `verdict_of` does."""
     try:
         known = _memory(text, profile)
         if not _fits(known) and not _is_hopeless(known):
-            older = (_memory(text, structs.replace(profile, generation=older)) for older in OLDER_ENGINES)
+            older = (_memory(text, structs.replace(profile, generation=dict(older))) for older in others)
             known = next((memory for memory in older if _fits(memory)), known)
     except FlowError as error:
         told = next(iter(error.diagnostics))

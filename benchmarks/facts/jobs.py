@@ -6,6 +6,7 @@ what a Job needs at least. Must not know the planner.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,6 +81,8 @@ class Job:
     empties_cache: bool = True
     """Whether its trainers give back what their allocators hold before an engine wakes, as the six frameworks do
     (torch.cuda.empty_cache: verl's aggressive_empty_cache, OpenRLHF's and slime's after each phase)."""
+    generation: str | None = None
+    """Of vLLM, where the record says it (flowrl/machine/catalogue/memory.toml); `""`: today's."""
     filled: tuple[str, ...] = ()
     """Rules that stood in for facts."""
 
@@ -101,6 +104,15 @@ def packed_tokens(sequences: int, model: str, prompt: int, response: int) -> int
     `sequences * (prompt + response)`."""
     mean = min(PROMPT_TOKENS, prompt / 2) + mean_response(model, response)
     return max(prompt + response, round(sequences * mean))
+
+
+def generation_of(text: str) -> str | None:
+    """The generation of vLLM whose last version a text names: `vllm 0.8.3` is of 0.8; None if it names none."""
+    found = re.findall(r"(?:vllm|engine)\D{0,20}?v?0\.(\d+)(?:[\d.]*\s*->\s*v?0\.(\d+))?", text, flags=re.IGNORECASE)
+    if not found:
+        return None
+    minor = int(found[-1][1] or found[-1][0])
+    return "v0" if minor < 8 else "0.8" if minor < 12 else "0.20" if minor <= 20 else ""
 
 
 def whole(value: Any, default: int = 0) -> int:

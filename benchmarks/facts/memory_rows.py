@@ -1,9 +1,9 @@
 """Rows of perf_published.json about memory alone (feasible or not) → Jobs. Takes records; knows no planner.
 
 They say a model, a card and a number of devices, rarely more. What a planner needs besides is filled by printed rules:
-roles by the algorithm, 1,024 + 1,024 tokens, one longest sequence a micro-batch, recomputation. A row that is said to
-be feasible is a minimum found with offload, so offload is on; one that is not is a framework's default, which keeps
-state on its devices.
+roles by the algorithm, 1,024 + 1,024 tokens, one longest sequence a micro-batch and a prompt a device, recomputation.
+A row that is said to be feasible is a minimum found with offload, so offload is on; one that is not is a framework's
+default, which keeps state on its devices.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.facts.jobs import Job, Party, UnreadableError, whole
+from benchmarks.facts.jobs import Job, Party, UnreadableError, generation_of, whole
 from benchmarks.facts.peers import card_in
 from benchmarks.facts.reports import LENGTH_RULE
 
 HOPPER = ("H100-80G", "rule: a Hopper card without a name is an H100-80G")
 CARD_RULE = ("H100-80G", "rule: a row without a card is of 80 GB")
+SHARE = 0.5
+"""Of an engine beside trainers (verl's gpu_memory_utilization)."""
 LORA_RANK = 32
 OFFLOAD: Mapping[str, Any] = {"parameter_offload": True, "optimizer_offload": 1.0}
 
 
 def job_of_row(record: Mapping[str, Any]) -> Job:
     """Raises UnreadableError."""
-    models = record.get("models")
-    actor = models.get("actor") if isinstance(models, Mapping) else None
+    said = record.get("models")
+    models = {str(part): str(name) for part, name in said.items()} if isinstance(said, Mapping) else {}
+    actor = models.get("actor")
     if record.get("evidence") == "estimate_by_authors":
         raise UnreadableError("an estimate of its authors, no run")
     count = whole(record.get("num_gpus"))
@@ -38,7 +41,7 @@ def job_of_row(record: Mapping[str, Any]) -> Job:
         prompt, response = LENGTH_RULE
         filled = (*filled, "lengths: {} + {}".format(*LENGTH_RULE))
     per_node = min(count, whole(record.get("gpus_per_node"), 8) or 8)
-    prompts = max(count, whole(record.get("global_batch_prompts"), 256) or 256)
+    prompts = max(count, whole(record.get("global_batch_prompts"), count) or count)
     prompts = -(-prompts // count) * count
     return Job(
         id=str(record["id"]),
@@ -52,6 +55,7 @@ def job_of_row(record: Mapping[str, Any]) -> Job:
         response_tokens=response,
         prompts=prompts,
         samples=1 if "critic" in models or "ppo" in _algorithm(record) else 5,
+        generation=generation_of(str(record.get("rollout_backend"))),
         filled=(*filled, "one longest sequence a micro-batch"),
     )
 
@@ -93,7 +97,14 @@ def _parties(record: Mapping[str, Any], models: Mapping[str, str], longest: int,
     found = [
         Party(name="actor_train", model=actor, lora_rank=lora, **trains),
         Party(
-            name="actor_infer", kind="generator", backend=rollout, model=actor, pool="all", lora_rank=lora, free=True
+            name="actor_infer",
+            kind="generator",
+            backend=rollout,
+            model=actor,
+            pool="all",
+            lora_rank=lora,
+            free=True,
+            engine={} if rollout == "deepspeed" else {"kv_fraction": SHARE, "offload": True},
         ),
         Party(name="reference", kind="scorer", model=str(models.get("ref") or actor), **frozen),
     ]

@@ -29,7 +29,8 @@ def job(record: Mapping[str, Any], gpu: tuple[str, str]) -> Job:
     if context:
         prompt = min(PROMPT_RULE, context // 2)
         response = context - prompt
-    trained, rolled = str(of.get("actor.backend")), str(of.get("rollout.backend"))
+    trained = str(of.get("actor.backend") or record.get("train_backend"))
+    rolled = str(of.get("rollout.backend") or record.get("rollout_backend"))
     pools = {"train": _devices(trained), "rollout": _devices(rolled)}
     parties = [_trainer(record, of, "actor", "actor_train"), _generator(record, of, rolled)]
     if any(key.startswith("critic.") for key in of):
@@ -88,7 +89,7 @@ def _backend(text: str) -> str:
 
 
 def _trainer(record: Mapping[str, Any], of: Mapping[str, Any], key: str, name: str) -> Party:
-    text = str(of.get(f"{key}.backend") or of.get("actor.backend"))
+    text = str(of.get(f"{key}.backend") or of.get("actor.backend") or record.get("train_backend"))
     engine: dict[str, Any] = {
         "recompute": "full" if truth(of.get(f"{key}.gradient_checkpointing")) else "none",
         "packing": True,

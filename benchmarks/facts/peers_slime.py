@@ -1,7 +1,8 @@
 """slime's settings (flags of its launch scripts, Megatron's and SGLang's names) → Job. Knows no planner.
 
 With `colocate` the trainer leaves the devices while engines work and engines sleep while it trains; the reference's
-weights lie on the host and are swapped in. `max-tokens-per-gpu` is multiplied by context parallelism.
+weights lie on the host and are swapped in. Losses are Megatron's vocabulary-parallel cross-entropy.
+`max-tokens-per-gpu` is multiplied by context parallelism.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ def _trainer(record: Mapping[str, Any], of: Mapping[str, Any], pool: str, respon
     engine: dict[str, Any] = {
         "recompute": granularity if granularity in ("full", "selective") else "none",
         "packing": True,
+        "cross_entropy": "kernel",
     }
     if cut.tp > 1:
         engine["sequence_parallel"] = truth(of.get("sequence-parallel"))
@@ -84,7 +86,7 @@ def _trainer(record: Mapping[str, Any], of: Mapping[str, Any], pool: str, respon
     return Party(
         name="actor_train",
         kind="trainer",
-        backend="megatron",
+        backend="fsdp" if "fsdp" in str(record.get("train_backend")).lower() else "megatron",
         model=str(record["model"]),
         pool=pool,
         cut=cut,
@@ -95,11 +97,11 @@ def _trainer(record: Mapping[str, Any], of: Mapping[str, Any], pool: str, respon
 
 
 def _reference(trainer: Party) -> Party:
-    kept = {key: trainer.engine[key] for key in ("sequence_parallel",) if key in trainer.engine}
+    kept = {key: trainer.engine[key] for key in ("sequence_parallel", "cross_entropy") if key in trainer.engine}
     return Party(
         name="reference",
         kind="scorer",
-        backend="megatron",
+        backend=trainer.backend,
         model=trainer.model,
         pool=trainer.pool,
         cut=trainer.cut,

@@ -36,8 +36,9 @@ class _Settings:
     @property
     def cross_entropy(self) -> str:
         """flash-attn's, with inplace_backward, on logits in bfloat16 (workers/actor/dp_actor.py,
-        utils/torch_functional.py: logprobs_from_logits); Megatron's vocabulary-parallel one makes float32 copies."""
-        return "in_place" if self.backend == "fsdp" else "whole"
+        utils/torch_functional.py: logprobs_from_logits); Megatron's vocabulary-parallel one keeps a float32 copy and
+        writes the gradient over it (tensor_parallel/cross_entropy.py)."""
+        return "in_place" if self.backend == "fsdp" else "kernel"
 
     @property
     def longest(self) -> int:
@@ -86,6 +87,8 @@ def job(record: Mapping[str, Any], gpu: tuple[str, str]) -> Job:
         parties.append(_critic(read, homes["critic"], pools))
     if _has_reference(read):
         parties.append(_reference(read, actor, pools))
+    if truth(read.of.get("reward_model.enable")):
+        parties.append(_reward(read, homes["critic"], pools))
     samples = max(1, whole(read.of.get(f"{_ROLLOUT}n"), 1))
     small = whole(read.of.get(f"{_ACTOR}ppo_mini_batch_size"), 1) or 1
     batches = max(1, whole(read.of.get("async_training.require_batches"), 1))
@@ -225,6 +228,24 @@ def _reference(read: _Settings, actor: Party, pools: Mapping[str, int]) -> Party
     )
 
 
+def _reward(read: _Settings, pool: str, pools: Mapping[str, int]) -> Party:
+    """A reward model on FSDP; verl shards it over all ranks."""
+    cut = _cut(read, "reward_model.")
+    forward = read.micro_batch("reward_model.", "micro_batch_size", "forward", cut.cp, pools[pool] // cut.devices)
+    leaves = truth(read.of.get("reward_model.model.fsdp_config.param_offload"))
+    return Party(
+        name="reward",
+        kind="reward",
+        backend=read.backend,
+        model=str(read.of.get("reward_model.model.path") or read.record["model"]),
+        pool=pool,
+        cut=cut,
+        forward_tokens=forward or read.longest,
+        filled_tokens=read.packed,
+        engine={"offload": leaves} | ({"parameter_offload": True} if leaves and read.backend == "fsdp" else {}),
+    )
+
+
 def _rollout(read: _Settings, pool: str, pools: Mapping[str, int]) -> Party:
     tp = whole(read.of.get(f"{_ROLLOUT}tensor_model_parallel_size"), DEFAULT_ROLLOUT_TP)
     engine: dict[str, Any] = {
@@ -238,7 +259,7 @@ def _rollout(read: _Settings, pool: str, pools: Mapping[str, int]) -> Party:
     engine |= {"max_model_tokens": context} if context else {}
     eager = read.of.get(f"{_ROLLOUT}enforce_eager")
     engine |= {"cuda_graphs": not truth(eager)} if eager is not None else {}
-    backend = str(read.record.get("rollout_backend") or "vllm")
+    backend = str(read.of.get(f"{_ROLLOUT}name") or read.record.get("rollout_backend") or "vllm")
     return Party(
         name="actor_infer",
         kind="generator",

@@ -12,7 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.facts.jobs import Cut, Job, Party, UnreadableError, packed_tokens, passes_of, share, truth, whole
+from benchmarks.facts.jobs import (
+    Cut,
+    Job,
+    Party,
+    UnreadableError,
+    generation_of,
+    packed_tokens,
+    passes_of,
+    share,
+    truth,
+    whole,
+)
 from benchmarks.facts.peers import card_in, job_of
 
 LENGTH_RULE = (1024, 1024)
@@ -30,6 +41,8 @@ MODEL_OF_SIZE: tuple[tuple[float, str], ...] = (
     (72, "Qwen2.5-72B"),
 )
 """Rule: the model of a report that says only its size."""
+FEWEST_WORDS = 3
+"""Of a name that a report gives a configuration: `ppo_math_1B` has three."""
 FRAMEWORKS = ("verl", "nemo", "openrlhf", "slime", "areal", "roll", "trl", "trinity", "prime", "skyrl")
 MEMORY_KINDS = re.compile(r"^oom|^host_ram")
 
@@ -61,12 +74,16 @@ def report_of(record: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -
 
 def _named_config(facts: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> Job | None:
     """A report on a configuration that its framework ships, by file name."""
-    said = re.sub(r"\.(ya?ml|sh)$", "", str(facts.get("config") or ""))
+    said = _words(str(first(facts, "config|script|recipe") or ""))
     for record in configs:
-        file = re.sub(r"\.(ya?ml|sh)$", "", str(record.get("source_path", "")).rsplit("/", 1)[-1])
-        if said and said in (file, str(record.get("id"))):
+        file = _words(str(record.get("source_path", "")).rsplit("/", 1)[-1])
+        if len(said) >= FEWEST_WORDS and said <= file:
             return job_of(record)
     return None
+
+
+def _words(name: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[a-z0-9.]+", re.sub(r"\.(ya?ml|sh|py)$", "", name.lower())))
 
 
 def first(facts: Mapping[str, Any], *patterns: str) -> Any:
@@ -94,7 +111,9 @@ class _Report:
         self.prompt, self.response = self._lengths()
         pools, homes = self._pools(nodes, per_node)
         prompts = whole(first(self.facts, r"(ppo_)?train_batch(_size)?", r"rollout_batch(_size)?", "prompts"), 128)
-        samples = max(1, whole(first(self.facts, r"n|n_samples(_per_prompt)?|group_size|rollout_n"), 1))
+        samples = max(
+            1, whole(first(self.facts, r"n|(n|num)_(samples|generations)(_per_prompt)?|group_size|rollout_n"), 1)
+        )
         small = whole(first(self.facts, r"(ppo_)?mini_batch_size"))
         parties = self._parties(pools, homes)
         every = sum(pools.values())
@@ -112,6 +131,7 @@ class _Report:
             samples=samples,
             updates=passes_of(prompts, small, prompts) if small else 1,
             empties_cache=not self._grows(),
+            generation=self._generation(),
             filled=tuple(self.filled),
         )
         return Reported(job, tuple(self.filled))
@@ -124,6 +144,15 @@ class _Report:
         if size:
             return min(MODEL_OF_SIZE, key=lambda each: abs(each[0] - size))[1]
         raise UnreadableError("no model")
+
+    def _generation(self) -> str | None:
+        """Of vLLM: as a version says, or the one that woke weights and cache together if the report tells of that."""
+        told = " ".join(f"{key} {value}" for key, value in self.facts.items())
+        told = f"{told} {self.record.get('symptom')} {self.record.get('cause')}"
+        said = generation_of(told)
+        is_sync = str(self.record.get("kind")) == "oom_weight_sync"
+        together = re.search(r"together|coexist|not staged|before .* released", told.lower())
+        return "v0" if said is None and is_sync and together else said
 
     def _grows(self) -> bool:
         """Whether the report tells of reserved memory that a trainer does not give back."""
@@ -142,8 +171,8 @@ class _Report:
             card = card_in(text)
             if card is not None:
                 return card
-        gib = whole(first(self.facts, r"gpu_(GB|memory.*)"))
-        if 70 <= gib <= 80:
+        gib = whole(first(self.facts, r"gpu_(GB|GiB|memory.*)"))
+        if 70 <= gib <= 81:
             return CARD_RULE
         self.filled.append(f"card: {CARD_RULE}")
         return CARD_RULE
@@ -165,7 +194,11 @@ class _Report:
         return 1, count
 
     def _lengths(self) -> tuple[int, int]:
-        total = whole(first(self.facts, r"max_total_sequence_length|seq(uence)?_len(gth)?|context(_length)?|max_len"))
+        total = whole(
+            first(
+                self.facts, r"max_total_sequence_length|seq(uence)?_len(gth)?|(train_)?(context|ctx)(_length)?|max_len"
+            )
+        )
         prompt = whole(first(self.facts, r"(max_)?prompt(_max)?(_len(gth)?)?(_tokens)?|max_input.*"))
         response = whole(
             first(self.facts, r"(max_)?response(_len(gth)?)?(_tokens)?|gen(erate)?(_max)?(_len(gth)?)?|max_new_tokens")
@@ -231,7 +264,7 @@ class _Report:
         return "megatron" if whole(self.facts.get("ep")) > 1 or whole(self.facts.get("pp")) > 1 else "fsdp"
 
     def _cut(self) -> Cut:
-        tp = whole(first(self.facts, r"(train_|dtensor_|megatron_)?tp(_size)?"), 1)
+        tp = whole(first(self.facts, r"(train_|actor_|dtensor_|megatron_)?tp(_size)?"), 1)
         cp = whole(first(self.facts, r"cp|ulysses_sp|sp(_size)?|ring_attn_size"), 1)
         return Cut(
             tp=max(1, tp),
@@ -244,7 +277,7 @@ class _Report:
         budget = whole(first(self.facts, r"(ppo_)?max_token(s|_len)_per_gpu|max_tokens_per_mb"))
         if budget:
             return budget
-        count = whole(first(self.facts, *patterns, r"micro(_batch(_size)?)?(_per_gpu)?"), 1)
+        count = whole(first(self.facts, *patterns, r"micro(_batch(_size)?)?(_per_gpu)?|per_device"), 1)
         if self._is_packed():
             return packed_tokens(max(1, count), self.model, self.prompt, self.response)
         return max(1, count) * (self.prompt + self.response)
@@ -265,7 +298,7 @@ class _Report:
         if str(self.facts.get("strategy")).lower() == "fsdp2" and self.framework == "verl":
             engine["load"] = "broadcast"
         tokens = self._tokens(r"(ppo_)?micro(_train)?(_batch_size)?(_per_gpu)?")
-        forward = self._tokens(r"micro_rollout(_batch_size)?", r"log_?prob(_micro)?_batch(_size)?(_per_gpu)?")
+        forward = self._tokens(r"micro_rollout(_batch_size)?", r".*log_?prob_(micro|batch).*")
         return Party(
             name=name,
             kind="trainer",
@@ -298,7 +331,7 @@ class _Report:
         )
 
     def _generator(self, pool: str, *, alone: bool) -> Party:
-        tp = whole(first(self.facts, r"(rollout|vllm|gen\w*)_tp"), 0)
+        tp = whole(first(self.facts, r"(rollout|vllm|gen\w*|infer)[_.](tp|tensor_model_parallel_size)(_size)?"), 0)
         backend = self._engine_backend()
         fraction = share(self._number(first(self.facts, r".*gpu_memory_utilization|util.*|mem_fraction.*")), 0.0)
         default = {"verl": 0.5, "nemo": 0.6, "trl": 0.9}.get(self.framework, 0.85)

@@ -30,7 +30,9 @@ BARS = {WORKS: 0.95, OOM: 0.80, BOUND: 1.0}
 
 
 @dataclass
-class _Found:
+class Found:
+    """Rows and records left out, as they come."""
+
     rows: list[dict[str, Any]]
     excluded: list[dict[str, str]]
 
@@ -40,17 +42,17 @@ class _Found:
 
 def rows(facts: Facts) -> Section:
     """Every record about memory with a verdict."""
-    found = _Found([], [])
-    _works(facts, found)
-    _oom(facts, found)
-    _ran(facts, found)
-    return Section("verdicts", found.rows, found.excluded, _summary(found.rows), _text(found))
+    found = Found([], [])
+    judge_works(facts, found)
+    judge_oom(facts, found)
+    judge_ran(facts, found)
+    return Section("verdicts", found.rows, found.excluded, summary_of(found.rows), _text(found))
 
 
 # -- the lists --------------------------------------------------------------------------------------------------------
 
 
-def _works(facts: Facts, found: _Found) -> None:
+def judge_works(facts: Facts, found: Found) -> None:
     """Configurations published as working, and their variants that a bound rules out."""
     for record in facts.configs:
         id = str(record.get("id"))
@@ -89,7 +91,7 @@ def _budget(job: Job) -> int:
     return (actor.update_tokens if actor is not None else None) or 1
 
 
-def _oom(facts: Facts, found: _Found) -> None:
+def judge_oom(facts: Facts, found: Found) -> None:
     """Reports of memory that ran out, and rows that say so."""
     for record in facts.reports:
         if not MEMORY_KINDS.match(str(record.get("kind"))):
@@ -119,7 +121,7 @@ def _cause(record: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     return {"cause": record.get("cause"), "named_cause": names_cause(classes, row["lines"], over)}
 
 
-def _ran(facts: Facts, found: _Found) -> None:
+def judge_ran(facts: Facts, found: Found) -> None:
     """Steps that were measured, where layouts and lengths are said; and minima said to be feasible. No bar."""
     for record in facts.perf:
         id = str(record.get("id"))
@@ -138,17 +140,26 @@ def _ran(facts: Facts, found: _Found) -> None:
             found.leave_out(id, "no layouts or no length: a step that ran, not a test of memory")
             continue
         try:
-            verdict = verdict_of_document(text_of(document_of(case)))
+            verdict = verdict_of_document(text_of(_with_own_loss(document_of(case), read(record).engine)))
         except UnreadableError as error:
             found.leave_out(id, str(error))
             continue
         found.rows.append(_told(id, RAN, case.gpu, True, verdict))
 
 
+def _with_own_loss(document: dict[str, Any], system: str) -> dict[str, Any]:
+    """verl's trainers make their losses as peers_verl.py says."""
+    ways = {"fsdp": "in_place", "megatron": "kernel"} if system == "verl" else {}
+    for role in document["roles"].values():
+        if role.get("backend") in ways:
+            role["engine"] = {**role.get("engine", {}), "cross_entropy": ways[role["backend"]]}
+    return document
+
+
 # -- one row ----------------------------------------------------------------------------------------------------------
 
 
-def _read(id: str, found: _Found, make: Callable[[], T]) -> T | None:
+def _read(id: str, found: Found, make: Callable[[], T]) -> T | None:
     try:
         return make()
     except UnreadableError as error:
@@ -156,7 +167,7 @@ def _read(id: str, found: _Found, make: Callable[[], T]) -> T | None:
         return None
 
 
-def _row(job: Job, list_: str, expected: bool, found: _Found) -> dict[str, Any] | None:
+def _row(job: Job, list_: str, expected: bool, found: Found) -> dict[str, Any] | None:
     try:
         verdict = verdict_of(job)
     except UnreadableError as error:
@@ -181,7 +192,7 @@ def _told(id: str, list_: str, gpu: str, expected: bool, verdict: Verdict) -> di
     }
 
 
-def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def summary_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in (WORKS, OOM, BOUND, RAN, UNTOLD):
         here = [row for row in rows if row["list"] == name]
@@ -197,7 +208,7 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _text(found: _Found) -> str:
+def _text(found: Found) -> str:
     lines = [f"rule of card, {name}: {' or '.join(cards)} ({why})" for name, (cards, why) in CARD_OF.items()]
     for name in (WORKS, OOM, BOUND, RAN, UNTOLD):
         lines.append(f"-- {name}")
