@@ -1,108 +1,151 @@
-"""Peak memory of published training micro-batches (`train_microbatch`) against the plan of the same trainer.
+"""The section of training micro-batches: peak memory and time of one forward and backward, planned as a trainer whose
+generator stands on devices of its own.
 
-The figures are torch's peak of *reserved* memory (prime-rl's trainer/rl/train.py, torch.cuda.max_memory_reserved),
-without CUDA context and NCCL. What prime-rl's trainer does is read from its sources and said in the engine's keys, the
-same for all its rows:
-  master weights, also those that LoRA freezes, in float32 (model.optimization_dtype), compute in bfloat16, gradients
-  reduced in float32, AdamW; a group per layer, freed after forward; two micro-batches a step (benchmarks/scripts/
-  run_single_benchmark.py); reinforcement learning with a fused output layer (fused_lm_head_chunk_size, 2,048),
-  supervised training with whole logits that the loop holds; activation checkpointing of each layer (`Recompute`), its
-  inputs moved to the host but for five (`Offload`, max_inflight_activations); LoRA of rank 16 on all linear layers and
-  experts.
+Takes Facts, gives a Section. A record is one micro-batch of one row of `seq_len` tokens on each dp rank. Its notes name
+what is recomputed; RL computes its log-probs without keeping logits, supervised training keeps them.
 """
 
 from __future__ import annotations
 
 import re
-import statistics
-from collections.abc import Mapping
-from typing import Any, cast
+from statistics import median
+from typing import Any
 
 from benchmarks.facts.cards import card_of
-from benchmarks.facts.records import device_of
+from benchmarks.facts.flows import FOLDER, text_of
+from benchmarks.facts.records import Record, read
+from benchmarks.facts.rules import UnusableError
 from benchmarks.facts.section import Facts, Section, bar
-from benchmarks.facts.trainer import NotPlannedError, Trainer, update_lines
+from flowrl.api.compile import compile_spec
+from flowrl.diag.diagnostic import FlowError
+from flowrl.plan.plan import StagePlan
+from flowrl.spec.blocks import EngineDocument
+from flowrl.spec.pipeline import loads
 
 GIB = 2**30
-LIMIT = 0.10
-MICRO_BATCHES = 2
-LORA_RANK = 16
+MEMORY = 0.10
+PROMPT = 2
+"""Tokens of a row's prompt: all others are its response."""
 
 
 def rows(facts: Facts) -> Section:
-    """One row a record."""
-    found: list[dict[str, Any]] = []
+    """The section."""
+    table: list[dict[str, Any]] = []
     excluded: list[dict[str, str]] = []
-    for record in facts.perf:
-        if record.get("kind") != "train_microbatch":
+    for raw in facts.perf:
+        record = read(raw)
+        if record.kind != "train_microbatch":
             continue
-        id = str(record.get("id"))
         try:
-            found.append(_row(id, record))
-        except (NotPlannedError, KeyError, TypeError, ValueError) as error:
-            excluded.append({"id": id, "reason": str(error) or type(error).__name__})
-    errors = [abs(row["error"]) for row in found]
-    summary = {
-        "rows": len(found),
-        "median_error": bar(statistics.median(errors) if errors else None, LIMIT),
-        "largest_error": max(errors, default=None),
-    }
-    return Section("memory of training micro-batches", found, excluded, summary, _text(found))
+            table.append(_row(record))
+        except UnusableError as reason:
+            excluded.append({"id": record.id, "reason": str(reason)})
+    return Section("training micro-batches", table, excluded, _summary(table))
 
 
-def _row(id: str, record: Mapping[str, Any]) -> dict[str, Any]:
-    measured = cast("Mapping[str, Any]", record["measured"]).get("peak_gpu_mem_gib")
-    if not isinstance(measured, int | float) or measured <= 0:
-        raise NotPlannedError("no peak memory")
-    lines = update_lines(trainer_of(record))
-    predicted = sum(line.value for line in lines) / GIB
+def _summary(table: list[dict[str, Any]]) -> dict[str, Any]:
+    memory, times = ([row for row in table if row.get(key) is not None] for key in ("memory error", "time error"))
+    worst = max((abs(row["memory error"]) for row in memory), default=None)
     return {
-        "id": id,
-        "measured_gib": float(measured),
-        "predicted_gib": round(predicted, 2),
-        "error": round(predicted / measured - 1, 4),
-        "lines": {line.what: round(line.value / GIB, 2) for line in lines},
+        "rows": len(table),
+        "peak memory: median |error|": bar(_median(memory, "memory error"), MEMORY),
+        "peak memory: largest |error|": worst,
+        "time: median |error|": _median(times, "time error"),
     }
 
 
-def trainer_of(record: Mapping[str, Any]) -> Trainer:
-    """What the record trains and how. Raises NotPlannedError."""
-    name, notes, algorithm = str(record["models"]["actor"]), str(record.get("notes") or ""), str(record["algorithm"])
-    card, gpu = card_of(name), device_of(str(record.get("gpu") or ""))
-    if card is None or gpu is None:
-        raise NotPlannedError(f"no card of {name}" if card is None else f"no card of {record.get('gpu')}")
-    length = record.get("response_len")
-    tokens = int(length["seq_len"]) if isinstance(length, Mapping) else int(cast("Any", length))
-    said = cast("Mapping[str, Any]", (record.get("parallelism") or {}).get("train") or {})
-    layout = {axis: int(said[axis]) for axis in ("tp", "cp", "ep") if int(said.get(axis) or 1) > 1}
-    lora = re.search(r"lora(?:\(r=(\d+)\))?", algorithm, re.IGNORECASE)
-    return Trainer(
-        model=card,
-        gpu=gpu,
-        devices=int(record["num_gpus"]),
-        tokens=tokens // layout.get("cp", 1),
-        micro_batches=MICRO_BATCHES,
-        layout=layout,
-        engine=_engine(notes, supervised=algorithm.upper().startswith("SFT")),
-        model_keys={"lora": {"rank": int(lora[1] or LORA_RANK), "alpha": 32}} if lora else {},
-    )
+def _median(table: list[dict[str, Any]], key: str) -> float | None:
+    return median(abs(row[key]) for row in table) if table else None
 
 
-def _engine(notes: str, *, supervised: bool) -> dict[str, Any]:
-    checkpointing = re.search(r"activation ckpt (\w+)", notes, re.IGNORECASE)
-    way = checkpointing[1].lower() if checkpointing else "recompute"
+def _row(record: Record) -> dict[str, Any]:
+    stage = _planned(record)
+    memory = _allocated(stage) / GIB
+    update = next(seconds for id, seconds in stage.estimate.durations.items() if "update" in id)
+    said, seconds = record.number("peak_gpu_mem_gib"), record.number("microbatch_step_time_s")
     return {
-        "recompute": "none" if way == "none" else "full",
-        "activation_offload": way == "offload",
-        "cross_entropy": "whole" if supervised else "fused",
-        "master_dtype": "float32",
+        "id": record.id.removeprefix("primerl-"),
+        "GiB": said,
+        "planned GiB": memory,
+        "memory error": None if not said else memory / said - 1,
+        "s": seconds,
+        "planned s": update,
+        "time error": None if not seconds else update / seconds - 1,
+        "mfu": record.number("mfu"),
     }
 
 
-def _text(found: list[dict[str, Any]]) -> str:
-    head = f"{'record':72} {'measured':>8} {'planned':>8} {'error':>6}  GiB"
-    body = [
-        f"{row['id'][:72]:72} {row['measured_gib']:8.1f} {row['predicted_gib']:8.1f} {row['error']:+6.0%}"
-        for row in found
-    ]
-    return "\n".join([head, *body])
+def _allocated(stage: StagePlan) -> float:
+    """Bytes of the trainer in its update: what the allocator of torch counts, without contexts and reserves."""
+    entries = (entry for entry in stage.memory if entry.phase == "actor_train.update")
+    return max(sum(line.value for line in entry.lines if line.role == "actor_train") for entry in entries)
+
+
+def _planned(record: Record) -> StagePlan:
+    try:
+        plan = compile_spec(loads(text_of(_document(record)), folder=str(FOLDER)))
+    except FlowError as error:
+        found = error.diagnostics[0]
+        raise UnusableError(f"{found.code} {found.headline}: {found.why or ''}") from None
+    return plan.stages[0]
+
+
+def _document(record: Record) -> dict[str, Any]:
+    length, count = record.response.most or record.total.most, record.count
+    model = card_of(record.models.get("actor", ""))
+    if record.gpu is None or model is None or not length or not count:
+        raise UnusableError("no device, model, length or number of devices that the catalogue knows")
+    axes = {axis: size for axis, size in record.train.items() if size > 1}
+    ranks = count // (axes.get("cp", 1) * axes.get("tp", 1))
+    rank = re.search(r"LoRA\(r=(\d+)\)", record.algorithm)
+    policy: dict[str, Any] = {"source": model}
+    if rank:
+        policy["lora"] = {"rank": int(rank[1]), "alpha": 2 * int(rank[1])}
+    supervised = record.algorithm.upper().startswith("SFT")
+    pool: dict[str, Any] = {"gpus": count, "roles": ["actor_train"]}
+    if axes:
+        pool["layouts"] = {"actor_train": axes}
+    roles = {
+        "actor_train": {
+            "model": "policy",
+            "backend": "fsdp",
+            "engine": _engine(record, supervised),
+            "update": {"loss": "ppo", "old_log_probs": "none", "micro_batch_tokens": length},
+        },
+        "actor_infer": {"model": "policy", "backend": "hf", "generate": {"max_response_tokens": length - PROMPT}},
+        "reward": {"kind": "reward", "function": "reward.py:score"},
+        "advantage": {"estimator": "reinforce"},
+    }
+    return {
+        "flowrl": 1,
+        "name": "microbatch",
+        "cluster": {"gpu": record.gpu, "nodes": 2, "gpus_per_node": count},
+        "models": {"policy": policy},
+        "data": {"train": {"source": "t.jsonl", "prompt": "prompt", "max_prompt_tokens": PROMPT}},
+        "roles": roles,
+        "edges": [
+            "data.train -> actor_infer.generate",
+            "actor_infer.generate -> reward.score",
+            "reward.score -> advantage.estimate",
+            "advantage.estimate -> actor_train.update",
+            "actor_train => actor_infer",
+        ],
+        "step": {"prompts": ranks, "samples_per_prompt": 1, "updates": 1},
+        "assume": {"actor_infer.generate": {"response_tokens": length - PROMPT}},
+        "placement": {"pools": {"train": pool, "rollout": {"gpus": 1, "roles": ["actor_infer"]}}},
+        "run": {"steps": 10},
+    }
+
+
+def _engine(record: Record, supervised: bool) -> dict[str, Any]:
+    """prime-rl: FSDP2 with float32 masters, of frozen weights too; its language-model head in chunks for RL."""
+    said = re.search(r"activation ckpt (\w+)", record.notes)
+    kept = (said[1] if said else "none").lower()
+    if kept == "offload" and "activation_offload" not in EngineDocument.model_fields:
+        raise UnusableError("activations are offloaded to the host, which the language has no key for")
+    found: dict[str, Any] = {"recompute": "none" if kept in ("none", "off", "no") else "full", "packing": True}
+    found["master_dtype"] = "float32"
+    if kept == "offload":
+        found["activation_offload"] = True
+    found["cross_entropy"] = "whole" if supervised else "chunked"
+    return found
