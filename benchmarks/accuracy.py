@@ -23,6 +23,8 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from benchmarks.facts import rules  # noqa: E402
+from benchmarks.facts.plot import picture  # noqa: E402
+from benchmarks.facts.refit import PROFILE_FILE, write_constants  # noqa: E402
 from benchmarks.facts.section import DATA, Facts, Section  # noqa: E402
 from benchmarks.facts.table import WIDTH, step_times, text_of  # noqa: E402
 
@@ -47,9 +49,19 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print {sections, summary} as JSON")
     parser.add_argument("--no-fit", action="store_true", help="predict with the shipped profile only")
     parser.add_argument("--only", action="append", default=[], metavar="SECTION", help=f"of {', '.join(SECTIONS)}")
+    parser.add_argument("--refit", action="store_true", help="write the fitted constants into catalogue/profile.toml")
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="draw measured against planned step times")
     options = parser.parse_args()
     names = tuple(name for name in SECTIONS if not options.only or name in options.only)
     made = sections(Facts(options.facts), names, fitted=not options.no_fit)
+    steps = next((each for each in made if each.name == "step times"), None)
+    if options.refit and steps is not None:
+        write_constants(PROFILE_FILE, steps)
+    if options.plot and steps is not None:
+        options.plot.mkdir(parents=True, exist_ok=True)
+        key = "predicted" if options.no_fit else "left_out"
+        title = f"Step times, {'as shipped' if options.no_fit else 'each family planned without it in the fit'}"
+        (options.plot / "accuracy.svg").write_text(picture(steps.rows, key, title), encoding="utf-8")
     if options.json:
         whole = {
             "sections": {each.name: {"rows": each.rows, "excluded": each.excluded} for each in made},
