@@ -13,9 +13,11 @@ from typing import Any
 
 from benchmarks.facts.cards import card_of
 from benchmarks.facts.flows import FOLDER, text_of
+from benchmarks.facts.microbatch_memory import peak_bytes
 from benchmarks.facts.records import Record, read
 from benchmarks.facts.rules import UnusableError
 from benchmarks.facts.section import Facts, Section, bar
+from benchmarks.facts.trainer import NotPlannedError
 from flowrl.api.compile import compile_spec
 from flowrl.diag.diagnostic import FlowError
 from flowrl.plan.plan import StagePlan
@@ -60,7 +62,7 @@ def _median(table: list[dict[str, Any]], key: str) -> float | None:
 
 def _row(record: Record) -> dict[str, Any]:
     stage = _planned(record)
-    memory = _allocated(stage) / GIB
+    memory = _peak(record)
     update = next(seconds for id, seconds in stage.estimate.durations.items() if "update" in id)
     said, seconds = record.number("peak_gpu_mem_gib"), record.number("microbatch_step_time_s")
     return {
@@ -75,10 +77,12 @@ def _row(record: Record) -> dict[str, Any]:
     }
 
 
-def _allocated(stage: StagePlan) -> float:
-    """Bytes of the trainer in its update: what the allocator of torch counts, without contexts and reserves."""
-    entries = (entry for entry in stage.memory if entry.phase == "actor_train.update")
-    return max(sum(line.value for line in entry.lines if line.role == "actor_train") for entry in entries)
+def _peak(record: Record) -> float:
+    """GiB of the trainer alone in its update: what the allocator of torch counts, without contexts and reserves."""
+    try:
+        return peak_bytes(record.raw) / GIB
+    except NotPlannedError as error:
+        raise UnusableError(str(error)) from None
 
 
 def _planned(record: Record) -> StagePlan:

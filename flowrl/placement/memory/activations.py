@@ -22,13 +22,19 @@ from flowrl.machine.shape import ModelShape
 from flowrl.placement.cost.ledger import Given, evaluate
 from flowrl.placement.cost.placed import Placed
 
-EAGER, FUSED, PRODUCTS = "eager", "fused", "products"
-"""What is kept: all, by modules or by fused kernels; or outputs of matrix products alone (selective recomputation)."""
+EAGER, FROZEN, FUSED, PRODUCTS = "eager", "frozen", "fused", "products"
+"""What is kept: all, by modules, by modules with frozen weights, or by fused kernels; or outputs of matrix products
+alone (selective recomputation)."""
 
-NORM: Mapping[str, str] = {EAGER: "4*H + 2*w*H + 4", FUSED: "2*w*H + 4", PRODUCTS: "w*H"}
-"""One norm over the hidden state."""
+NORM: Mapping[str, str] = {EAGER: "4*H + 2*w*H + 4", FROZEN: "4*H + w*H + 4", FUSED: "2*w*H + 4", PRODUCTS: "w*H"}
+"""One norm over the hidden state. The gradient of its weight alone needs the normalised input."""
 ATTENTION: Mapping[str, str] = {EAGER: "2*w*q + 2*w*k + 4*n", FUSED: "2*w*q + 2*w*k + 4*n", PRODUCTS: "2*w*q + 2*w*k"}
-HEAD_NORMS: Mapping[str, str] = {EAGER: "(4 + w)*(q + k)", FUSED: "w*(q + k)", PRODUCTS: "0*q"}
+HEAD_NORMS: Mapping[str, str] = {
+    EAGER: "(4 + w)*(q + k)",
+    FROZEN: "4*(q + k)",
+    FUSED: "w*(q + k)",
+    PRODUCTS: "0*q",
+}
 LATENT: Mapping[str, str] = {
     EAGER: "3*w*q + 2*w*v + 2*w*c + 4*c + 4*n",
     FUSED: "3*w*q + 2*w*v + 2*w*c + 4*n",
@@ -71,7 +77,9 @@ def mean_activations(placed: Placed) -> Given:
 
 
 def implementation(placed: Placed) -> str:
-    return FUSED if placed.backend == "megatron" else EAGER
+    if placed.backend == "megatron":
+        return FUSED
+    return FROZEN if placed.role.trainable and placed.adapter else EAGER
 
 
 def sequence_parallel(placed: Placed) -> bool:
@@ -132,9 +140,9 @@ def _words(shape: ModelShape, parts: tuple[_Part, ...], cuts: Mapping[_Part, int
 def _parts(shape: ModelShape, how: str, imbalance: float) -> tuple[_Part, ...]:
     if isinstance(shape, DenoiserShape):
         return _denoiser(shape)
-    feed_forward = (UNGATED if shape.ffn_matrices == 2 else GATED)[how]
+    feed_forward = _of(UNGATED if shape.ffn_matrices == 2 else GATED, how)
     parts = [
-        _Part("norms", shape.layers, f"{shape.layer_norms}*({NORM[how]})"),
+        _Part("norms", shape.layers, f"{shape.layer_norms}*({_of(NORM, how)})"),
         _Part("attention", shape.attention_layers, *_attention(shape, how)),
         _linear(shape, how),
         _Part("dense feed-forward", shape.dense_feed_forwards, feed_forward, (("F", shape.dense_ffn or shape.ffn),)),
@@ -143,27 +151,32 @@ def _parts(shape: ModelShape, how: str, imbalance: float) -> tuple[_Part, ...]:
     return tuple(part for part in parts if part.count)
 
 
+def _of(kind: Mapping[str, str], how: str) -> str:
+    """Frozen weights change norms alone: adapters keep the inputs of matrix products."""
+    return kind[EAGER] if how == FROZEN and FROZEN not in kind else kind[how]
+
+
 def _attention(shape: ModelShape, how: str) -> tuple[str, tuple[tuple[str, float], ...]]:
     if shape.latent is not None:
         latent = shape.latent
         widths = (("v", shape.heads * latent.value_dim), ("c", latent.q_rank + latent.cached))
-        return LATENT[how], widths
+        return _of(LATENT, how), widths
     gate = " + 2*w*q" if shape.output_gate else ""
-    return ATTENTION[how] + gate + (f" + {HEAD_NORMS[how]}" if shape.qk_norm else ""), ()
+    return _of(ATTENTION, how) + gate + (f" + {_of(HEAD_NORMS, how)}" if shape.qk_norm else ""), ()
 
 
 def _linear(shape: ModelShape, how: str) -> _Part:
     mixer = shape.linear
     if mixer is None:
-        return _Part("linear attention", 0, LINEAR[how])
+        return _Part("linear attention", 0, _of(LINEAR, how))
     values = (("c", mixer.channels), ("v", mixer.channels / 2))
-    return _Part("linear attention", shape.linear_layers, LINEAR[how], values)
+    return _Part("linear attention", shape.linear_layers, _of(LINEAR, how), values)
 
 
 def _sparse(shape: ModelShape, how: str, feed_forward: str, imbalance: float) -> _Part:
     """e copies of a token, x times as many at the busiest rank of expert parallelism; float32 logits and scores of the
     router; shared experts."""
-    copies = f"e*({feed_forward} + {EXPERT[how]})"
+    copies = f"e*({feed_forward} + {_of(EXPERT, how)})"
     formula = f"x*{copies}" if imbalance != 1.0 else copies
     formula += " + 8*E"
     values: list[tuple[str, float]] = [("x", imbalance)]

@@ -66,16 +66,28 @@ def forward(placed: Placed, tokens: Given) -> list[Lines]:
 def update_inputs(placed: Placed, tokens: Given) -> dict[str, Given]:
     """The names in the formulas of an update with micro-batches of `tokens` on this device."""
     known = placed.profile.training
-    work = known.kept_layer_backward if placed.recompute == "none" else known.layer_backward
+    work, turning = backward_work(placed)
     return {
         **training_inputs(placed),
         "a": layer_activations(placed),
         "am": mean_activations(placed),
         "T": tokens,
-        "b": Given(work, "backward of a layer over what it keeps, traced"),
-        "d": Given(known.turning, "the same at the last layer, traced"),
+        "b": work,
+        "d": turning,
         "Lo": Given(known.offloaded_layers, "layers on the device while activations move to the host"),
     }
+
+
+def backward_work(placed: Placed) -> tuple[Given, Given]:
+    """What the backward pass of a layer holds, and that of the last layer, in units of what a layer keeps. Frozen dense
+    layers have no gradients of weights to make."""
+    known, keeps = placed.profile.training, placed.recompute == "none"
+    work = known.kept_layer_backward if keeps else known.layer_backward
+    turning = known.turning
+    if trains_adapter(placed) and not placed.model.experts:
+        work = turning = known.frozen_kept_layer_backward if keeps else known.frozen_layer_backward
+    told = "backward of a layer over what it keeps, traced"
+    return Given(work, told), Given(turning, f"{told} at the last layer")
 
 
 def kept(placed: Placed, count: str) -> str:
