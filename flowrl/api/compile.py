@@ -32,7 +32,7 @@ from flowrl.placement.cost.workload import Workload
 from flowrl.placement.place import place
 from flowrl.placement.request import Placement, PlacementRequest
 from flowrl.placement.shapes import handed_on, shapes_of
-from flowrl.placement.time.instructions import durations
+from flowrl.placement.time.instructions import duration_lines, seconds_of, work_of
 from flowrl.plan.digests import catalogue_digest, digest
 from flowrl.plan.plan import Digests, Plan, Source, StagePlan, StageRun
 from flowrl.program.program import Program
@@ -134,10 +134,11 @@ def _place(spec: FlowSpec, checked: Checked, cluster: Cluster, profile: Profile)
 
 def _compile_stage(spec: FlowSpec, index: int, placed: _Placed, cluster: Cluster) -> StagePlan:
     graph, shapes, request, placement = placed.graph, placed.shapes, placed.request, placed.placement
-    seconds = durations(
+    lines = duration_lines(
         graph, placement.pools, placed.program, shapes, cluster, request=request, decisions=placement.decisions
     )
-    expected = estimate(placed.program, seconds, graph, _response_tokens(graph, shapes, request), placed.run.steps)
+    tokens = _response_tokens(graph, shapes, request)
+    expected = estimate(placed.program, seconds_of(lines), graph, tokens, placed.run.steps)
     prices = price_lines(placement.pools, cluster, expected.step_seconds)
     return StagePlan(
         name=spec.stages[index].name,
@@ -146,7 +147,7 @@ def _compile_stage(spec: FlowSpec, index: int, placed: _Placed, cluster: Cluster
         edges=graph.edges,
         programs=placed.program,
         memory=placement.memory,
-        estimate=replace(expected, lines=(*expected.lines, *prices)),
+        estimate=replace(expected, lines=(*expected.lines, *prices), work=work_of(placed.program, lines)),
         decisions=placement.decisions,
         run=placed.run,
         gate=lower_gate(spec, index),

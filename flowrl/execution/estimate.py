@@ -35,7 +35,7 @@ def estimate(
     pool's first.
     """
     found = steady(program, durations)
-    seldom = _seldom_lines(program, durations, found.step_seconds)
+    seldom = _seldom_lines(program, durations)
     samples = graph.step.prompts * graph.step.samples_per_prompt
     tokens, origin = _response_tokens(graph, response_tokens)
     rate = samples / found.step_seconds if found.step_seconds > 0 else 0.0
@@ -112,9 +112,12 @@ def _step_line(found: Steady) -> LedgerLine:
         role=None,
         value=found.step_seconds,
         unit="s",
-        formula="time by which the simulated steady state repeats / steps after which it repeats",
+        formula="seconds/steps",
         inputs={"steps": found.period_steps, "seconds": found.step_seconds * found.period_steps},
-        origins={"steps": "simulated", "seconds": "simulated"},
+        origins={
+            "steps": "after which the simulated steady state repeats",
+            "seconds": "time by which the simulated steady state repeats",
+        },
     )
 
 
@@ -126,7 +129,7 @@ def _rate_lines(samples: int, tokens: float, origin: str, step_seconds: float) -
             role=None,
             value=rate,
             unit="samples/s",
-            formula="samples / step",
+            formula="samples/step_seconds",
             inputs={"samples": samples, "step_seconds": step_seconds},
             origins={"samples": "step", "step_seconds": "simulated"},
         ),
@@ -135,45 +138,53 @@ def _rate_lines(samples: int, tokens: float, origin: str, step_seconds: float) -
             role=None,
             value=rate * tokens,
             unit="tokens/s",
-            formula="samples · response_tokens / step",
+            formula="samples*response_tokens/step_seconds",
             inputs={"samples": samples, "response_tokens": tokens, "step_seconds": step_seconds},
             origins={"samples": "step", "response_tokens": origin, "step_seconds": "simulated"},
         ),
     )
 
 
-def _seldom_lines(program: Program, durations: Mapping[str, float], step_seconds: float) -> list[LedgerLine]:
+def _seldom_lines(program: Program, durations: Mapping[str, float]) -> list[LedgerLine]:
     """What validation and checkpoints add to a step in which they work: one line for each kind and interval."""
     groups: dict[tuple[str, int], list[Instruction]] = defaultdict(list)
     for instruction in program.instructions:
         if not is_plain(instruction):
             what = "checkpoint" if is_save(instruction) else "validation"
             groups[what, instruction.every_steps].append(instruction)
-    return [
-        LedgerLine(
-            what=what,
-            role=None,
-            value=_added(program, durations, group),
-            unit="s",
-            formula="end of a run with one of it - end of the run without",
-            inputs={"every_steps": every, "step_seconds": step_seconds},
-            origins={"every_steps": "flow", "step_seconds": "simulated"},
-        )
-        for (what, every), group in sorted(groups.items())
-    ]
+    return [_seldom_line(program, durations, what, every, group) for (what, every), group in sorted(groups.items())]
+
+
+def _seldom_line(
+    program: Program, durations: Mapping[str, float], what: str, every: int, group: Sequence[Instruction]
+) -> LedgerLine:
+    with_it, without = _ends(program, durations, group)
+    return LedgerLine(
+        what=what,
+        role=None,
+        value=with_it - without,
+        unit="s",
+        formula="with_it - without",
+        inputs={"every_steps": every, "with_it": with_it, "without": without},
+        origins={
+            "every_steps": "flow",
+            "with_it": "end of a simulated run with one of it",
+            "without": "end of the same run without",
+        },
+    )
 
 
 def _run_line(steps: int, step_seconds: float, seldom: Sequence[LedgerLine]) -> LedgerLine:
     """The whole run: validation works in steps 1, 1 + k, … and after the last, checkpoints in steps k, 2 k, …."""
     inputs: dict[str, float] = {"steps": steps, "step_seconds": step_seconds}
-    terms = ["steps · step_seconds"]
+    terms = ["steps*step_seconds"]
     total = steps * step_seconds
     for line in seldom:
         every = int(line.inputs["every_steps"])
         times = steps // every if line.what == "checkpoint" else -(-steps // every) + 1
         name = f"{line.what}_{every}"
         inputs |= {f"{name}_times": times, f"{name}_seconds": line.value}
-        terms.append(f"{name}_times · {name}_seconds")
+        terms.append(f"{name}_times*{name}_seconds")
         total += times * line.value
     return LedgerLine(
         what="run",
@@ -186,12 +197,13 @@ def _run_line(steps: int, step_seconds: float, seldom: Sequence[LedgerLine]) -> 
     )
 
 
-def _added(program: Program, durations: Mapping[str, float], seldom: Sequence[Instruction]) -> float:
-    """Seconds by which a run of 9 steps ends later if the instructions work once, in step 6."""
+def _ends(program: Program, durations: Mapping[str, float], seldom: Sequence[Instruction]) -> tuple[float, float]:
+    """Seconds after which a run of 9 steps ends if the instructions work once, in step 6, and if they never do."""
     steps, at = 10, 6
     plain = {i.id: (1, 0) for i in program.instructions if is_plain(i)}
     once = {i.id: (at if is_save(i) else at - 1, at - 1) for i in seldom}
-    return _end(with_work(program, plain | once), durations, steps) - _end(with_work(program, plain), durations, steps)
+    worked, left = with_work(program, plain | once), with_work(program, plain)
+    return _end(worked, durations, steps), _end(left, durations, steps)
 
 
 def _end(program: Program, durations: Mapping[str, float], steps: int) -> float:

@@ -93,6 +93,14 @@ class TimelineSpan(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What takes the seconds of an instruction: the same for all that are listed, on however many devices."""
+
+    instructions: tuple[str, ...]
+    lines: tuple[LedgerLine, ...]
+    """In seconds. They add up to the duration of each of `instructions`."""
+
+
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """What the virtual clock says of the steady state."""
 
@@ -107,6 +115,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     critical: tuple[str, ...] = ()
     """Instructions of the circle that bounds the step, in the order in which each waits for the one before."""
     lines: tuple[LedgerLine, ...] = ()
+    work: tuple[Work, ...] = ()
+    """Ledger lines of `durations`, once for instructions that take the same."""
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):

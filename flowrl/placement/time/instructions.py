@@ -17,7 +17,7 @@ from flowrl.placement.cost.placed import Placed, placed_roles
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.request import PlacementRequest
 from flowrl.placement.time.ops import Lines, OpTime
-from flowrl.plan.plan import Decision, LedgerLine, Pool
+from flowrl.plan.plan import Decision, LedgerLine, Pool, Work
 from flowrl.program.program import Instruction, InstructionKind, Program
 
 
@@ -33,7 +33,26 @@ def durations(
 ) -> dict[str, float]:
     """Seconds by instruction id, of a firing that works (an idle one takes none)."""
     by_id = duration_lines(graph, pools, program, shapes, cluster, request=request, decisions=decisions)
-    return {id: sum(line.value for line in lines) for id, lines in by_id.items()}
+    return seconds_of(by_id)
+
+
+def seconds_of(lines: Mapping[str, Sequence[LedgerLine]]) -> dict[str, float]:
+    """Seconds by instruction id of what `duration_lines` gives."""
+    return {id: sum(line.value for line in each) for id, each in lines.items()}
+
+
+def work_of(program: Program, lines: Mapping[str, tuple[LedgerLine, ...]]) -> tuple[Work, ...]:
+    """The lines once for all instructions that do the same, without those that take no time."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for instruction in program.instructions:
+        if lines[instruction.id]:
+            groups.setdefault(_same(instruction), []).append(instruction.id)
+    return tuple(Work(instructions=tuple(ids), lines=lines[ids[0]]) for ids in groups.values())
+
+
+def _same(instruction: Instruction) -> tuple[str, ...]:
+    """Equal for instructions that take the same time."""
+    return (instruction.kind, instruction.role, instruction.op or "", instruction.edge or "")
 
 
 def duration_lines(
@@ -58,7 +77,7 @@ def duration_lines(
     found: dict[str, tuple[LedgerLine, ...]] = {}
     cache: dict[tuple[str, ...], Lines] = {}
     for instruction in chain.from_iterable(stream.instructions for stream in program.streams):
-        key = (instruction.kind, instruction.role, instruction.op or "", instruction.edge or "")
+        key = _same(instruction)
         if key not in cache:
             cache[key] = _lines(instruction, graph, times, placed)
         found[instruction.id] = tuple(cache[key])
