@@ -118,26 +118,56 @@ CACHES: dict[str, tuple[str, str, Layout, str, dict[str, Any], int]] = {
 
 @pytest.mark.parametrize("read", CACHES)
 def test_caches_hold_what_the_engine_says(read: str) -> None:
-    """Seen: dense models 2.3 to 3.2 % too many tokens, the mixture in fp8 9 % (SGLang) and 23 % (vLLM, where the cache
-    is a tenth of the device); always within 2.5 % of the device."""
+    """Seen: 2.3 to 3.2 % too many tokens, 10 % for the mixture on vLLM, whose cache is a tenth of the device; always
+    within 2.2 % of the device."""
     model, device, layout, generation, keys, tokens = CACHES[read]
     backend = "vllm" if generation else "sglang"
     placed = generator(model, device, layout, backend=backend, generation=generation or None, **keys)
     found = cache_tokens(placed, lengths(4096), placed.device.memory_bytes)
     token = placed.model.kv_bytes_per_token(2, layout.tp)
     assert abs(found - tokens) * token <= 0.025 * placed.device.memory_bytes
-    if not placed.model.experts:
+    if not read.endswith("-FP8"):
         assert found == pytest.approx(tokens, rel=0.04)
+
+
+def test_a_log_that_nothing_was_read_off() -> None:
+    """Held back: of this log of August 2026 (Qwen3-235B-A22B-Instruct-2507-FP8, vllm serve --tensor-parallel-size 4
+    --gpu-memory-utilization 0.90 --max-num-seqs 32, RTX PRO 6000 of 95.01 GiB) only the 1.70 GiB of non-torch memory is
+    in the profile. "Model loading took 55.19 GiB", "0.76 GiB for peak activation", "0.32 GiB for CUDAGraph memory",
+    "Current kv cache memory in use is 27.85 GiB", 621,392 tokens."""
+    base = generator(
+        "Qwen/Qwen3-235B-A22B", "H100-80G", Layout(tp=4),
+        kv_fraction=0.9, weights_dtype="fp8", max_sequences=32, max_batch_tokens=8192,
+    )  # fmt: skip
+    limit = int(95.01 * GIB + PROFILE.memory.driver_bytes)
+    lines = resident_lines(base, lengths(32768), limit)
+    assert value(lines, "weights") / GIB == pytest.approx(55.19, rel=0.005)
+    assert value(lines, "engine workspace") / GIB == pytest.approx(0.76, rel=0.1)
+    assert value(lines, "CUDA graphs") / GIB == pytest.approx(0.32, abs=0.2)
+    assert value(lines, "KV cache") / GIB == pytest.approx(27.85, rel=0.02)
+    assert cache_tokens(base, lengths(32768), limit) == pytest.approx(621_392, rel=0.02)
+
+
+def test_a_step_takes_what_a_log_says() -> None:
+    """vLLM 0.10.2, llava-v1.6-mistral-7b on an H100, 16,384 tokens: 1.97 GiB at the peak, of which some are of images;
+    0.67 GiB of graphs; 55.15 GiB of cache, 451,744 tokens."""
+    mistral = CARDS["mistralai/Mistral-7B-Instruct-v0.2"]
+    placed = generator(mistral, "H100-80G", generation="0.10", kv_fraction=0.9)
+    lines = resident_lines(placed, lengths(4096), placed.device.memory_bytes)
+    assert value(lines, "engine workspace") / GIB == pytest.approx(1.97, rel=0.1)
+    assert value(lines, "CUDA graphs") / GIB == pytest.approx(0.67, rel=0.05)
+    encoder = 14.08 - value(lines, "weights") / GIB
+    assert value(lines, "KV cache") / GIB - encoder == pytest.approx(55.15, rel=0.01)
 
 
 def test_an_engine_without_room_says_so_as_its_log_did() -> None:
     """gpt-oss-120b on one H100 with vLLM 0.10.1: weights 65.97 GiB (most in 4 bits, which FlowRL does not name),
     "Available KV cache memory: -2.14 GiB" (vllm#23278): sampling for 1,024 sequences of 201,088 tokens has the rest."""
-    placed = generator("openai/gpt-oss-120b", "H100-80G", generation="0.8", kv_fraction=0.9, max_sequences=1024)
+    placed = generator("openai/gpt-oss-120b", "H100-80G", generation="0.10", kv_fraction=0.9, max_sequences=1024)
     workspace = value(resident_lines(placed, None, placed.device.memory_bytes), "engine workspace")
     usable = 0.9 * (placed.device.memory_bytes - PROFILE.memory.driver_bytes) / GIB
     left = usable - 65.97 - (workspace + placed.profile.engine_memory("vllm").inside_bytes) / GIB
-    assert left == pytest.approx(-2.14, abs=0.9)
+    assert left == pytest.approx(-2.14, abs=0.5)
 
 
 @pytest.mark.parametrize(
