@@ -47,8 +47,10 @@ class DeviceRates(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the network cards' bandwidth in a collective between nodes."""
     host: float
     """Share of the link to the host's memory in a copy."""
-    latency: float
-    """Latency of a hop of a collective, as a factor on the catalogue's."""
+    link_latency: float
+    """Latency of a hop of a collective inside a node, as a factor on the catalogue's."""
+    network_latency: float
+    """The same between nodes."""
     overlap: float
     """Share of compute behind which collectives of weights and gradients can hide."""
     layer_seconds: float
@@ -111,7 +113,7 @@ class FixedCosts(msgspec.Struct, frozen=True, kw_only=True):
     sync_seconds: float
     """A hand-over of weights beside its bytes."""
     wake_seconds: float = 0.0
-    """Putting one role's state to sleep or waking it, beside its bytes."""
+    """Putting an engine to sleep or waking it, beside its bytes."""
     op_seconds: float = 0.0
     """The controller's part of one firing of an op on devices: dispatch, collection, data movement."""
     row_seconds: float = 0.0

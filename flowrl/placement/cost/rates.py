@@ -6,6 +6,7 @@ work.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log2
@@ -86,19 +87,21 @@ def group_of_ranks(placed: Placed, size: int, stride: int = 1) -> Group:
         device.name,
         device.link_bytes_per_second * achieved.link,
         placed.group.network_bytes_per_second * achieved.network,
-        device.link_seconds * achieved.latency,
-        placed.group.network_seconds * achieved.latency,
+        device.link_seconds * achieved.link_latency,
+        placed.group.network_seconds * achieved.network_latency,
     )
 
 
 def _linked(placed: Placed) -> int:
     """Neighbouring devices of the pool that talk by links: those in a node, or in a domain of several nodes."""
-    nodes: dict[str, int] = {}
-    for device in placed.pool.devices:
-        node = device.rsplit("/", 1)[0]
-        nodes[node] = nodes.get(node, 0) + 1
-    together = max(1, placed.group.linked_devices // placed.group.devices_per_node)
-    return len(placed.pool.devices) if len(nodes) <= together else min(nodes.values()) * together
+    group = placed.group
+    return _linked_of(placed.pool.devices, max(1, group.linked_devices // group.devices_per_node))
+
+
+@lru_cache(maxsize=1024)
+def _linked_of(devices: tuple[str, ...], together: int) -> int:
+    nodes = Counter(device.rsplit("/", 1)[0] for device in devices)
+    return len(devices) if len(nodes) <= together else min(nodes.values()) * together
 
 
 @lru_cache(maxsize=4096)

@@ -175,11 +175,12 @@ class OpTime:
         """Load or offload: the role's state over the device's link to its host."""
         achieved, fixed = shares(placed), placed.profile.fixed
         rate = placed.device.host_bytes_per_second * achieved.host
+        wakes = placed.role.kind is Kind.GENERATOR
         state = 0 if placed.device.is_cpu else bytes_of(host_memory.off_device_lines(placed))
         inputs = {
             "s": Given(state, "state of a device"),
             "h": Given(rate, f"{achieved.host:.0%} of catalogue {placed.device.name} host link"),
-            "y": Given(fixed.wake_seconds if state else 0.0, f"sleep or wake ({placed.profile.origin})"),
+            "y": Given(fixed.wake_seconds if state and wakes else 0.0, f"sleep or wake ({placed.profile.origin})"),
         }
         return [line("state moved", placed.role.name, "seconds", "s/h + y", inputs)]
 

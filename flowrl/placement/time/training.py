@@ -11,7 +11,9 @@ residuals beside it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
+from flowrl.machine.shape import ModelShape
 from flowrl.placement.cost.ledger import Given, Inputs, line
 from flowrl.placement.cost.placed import Placed, model_inputs
 from flowrl.placement.cost.rates import axis_group, group_of_ranks
@@ -84,7 +86,7 @@ def _inputs(placed: Placed, share: Share, rates: Inputs) -> dict[str, Given]:
     those of its experts, u and v how much slower than the peak their products are, i imbalance."""
     shape, layout, achieved = placed.model, placed.layout, placed.rates
     row = max(1.0, float(share.row.value))
-    routed = shape.sparse_layers * shape.experts_per_token * shape.expert_parameters
+    dense, routed = _multiplied(shape)
     slow, slow_experts = _slowness(placed, share)
     origin = placed.profile.origin
     return {
@@ -93,7 +95,7 @@ def _inputs(placed: Placed, share: Share, rates: Inputs) -> dict[str, Given]:
         "D": share.tokens,
         "m": share.batches,
         "a": Given(shape.causal_flops(row) / row, f"attention of a token in a row of {row:,.0f}: {share.row.origin}"),
-        "Pd": Given(shape.multiplied_parameters - routed, shape.origin),
+        "Pd": Given(dense, shape.origin),
         "Pe": Given(routed, shape.origin),
         "u": Given(slow, f"products over their peak: 1 + {achieved.traffic:.2g}*R/w ({origin})"),
         "v": Given(slow_experts, f"products of experts, {origin}"),
@@ -103,6 +105,19 @@ def _inputs(placed: Placed, share: Share, rates: Inputs) -> dict[str, Given]:
         "l": Given(achieved.layer_seconds, f"launching a layer ({origin})"),
         "o": Given(achieved.micro_batch_seconds, f"a micro-batch ({origin})"),
     }
+
+
+@lru_cache(maxsize=256)
+def _multiplied(shape: ModelShape) -> tuple[int, int]:
+    """Parameters that every token is multiplied with, and those of the experts that one token is sent to."""
+    routed = shape.sparse_layers * shape.experts_per_token * shape.expert_parameters
+    return shape.multiplied_parameters - routed, routed
+
+
+@lru_cache(maxsize=256)
+def _parts(shape: ModelShape) -> tuple[int, int]:
+    """Parameters outside routed experts, and of those."""
+    return shape.shared_parameters_total, shape.expert_parameters_total
 
 
 def _slowness(placed: Placed, share: Share) -> tuple[float, float]:
@@ -186,9 +201,9 @@ def _data_collectives(placed: Placed, inputs: Inputs, compute: LedgerLine, *, up
     sharded = min(engine.shard_devices or ranks, ranks)
     stride = layout.tp
     shard = group_of_ranks(placed, sharded, stride)
-    trained = placed.adapter or placed.model.parameters
-    held = placed.model
-    cut = held.shared_parameters_total + held.expert_parameters_total / max(1, layout.ep)
+    shared, experts = _parts(placed.model)
+    trained = placed.adapter or shared + experts
+    cut = shared + experts / max(1, layout.ep)
     given: dict[str, Given] = {
         **inputs,
         **group_inputs("s", shard),
@@ -223,7 +238,7 @@ def _optimizer(placed: Placed, inputs: Inputs) -> Lines:
     where weights come back (ZeRO-Offload, arXiv:2101.06840)."""
     layout, engine, role = placed.layout, placed.role.engine, placed.role.name
     ranks = layout.dp * layout.cp * layout.tp * layout.pp
-    trained = placed.adapter or placed.model.parameters
+    trained = placed.adapter or sum(_parts(placed.model))
     optimizer = placed.role.optimizer
     name = optimizer.name if optimizer is not None else "adamw"
     away = max(engine.optimizer_offload, 1.0 if engine.parameter_offload else 0.0)
