@@ -3,7 +3,8 @@
 Gauss-Newton on log(predicted / measured) in the scaled constants, with finite differences, Huber weights (so that a few
 odd records do not lead) and a prior around the profile's own prior values (so that what the data does not show stays
 where physics put it). A fit without one family starts from the fit on all and uses its derivatives, which hardly move
-between the two; its predictions are made anew.
+between the two; its predictions are made anew. Between the first and the last prediction, which are simulated, step
+times come from the critical circles that are known (predict.py).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ NOISE = 0.2
 """Standard deviation of a log error that is as good as it gets: weighs data against priors."""
 DIFFERENCE = 0.03
 LARGEST_STEP = 0.25
-ROUNDS = 4
+ROUNDS = 3
 FINE = 1e-3
 
 
@@ -90,10 +91,9 @@ def fit(profile: Profile, points: Sequence[Point], rounds: int = ROUNDS) -> Fit:
     start = scale.of([value_of(profile, c.path) for c in constants])
     problem = _Problem(profile, scale, prior, tuple(points))
     found = problem.solve(start, rounds)
-    errors, slopes = problem.errors(found, exact=True), problem.slopes(found)
-    errors = problem.errors(found)
     best = with_constants(profile, scale.values(found))
     predicted = tuple(point.exact(best) for point in points)
+    errors, slopes = problem.errors(found), problem.slopes(found)
     left_out, spread = list(predicted), [found]
     for family in dict.fromkeys(point.family for point in points):
         kept = np.array([point.family != family for point in points])
@@ -104,7 +104,7 @@ def fit(profile: Profile, points: Sequence[Point], rounds: int = ROUNDS) -> Fit:
         other = with_constants(profile, scale.values(without))
         for index, point in enumerate(points):
             if point.family == family:
-                left_out[index] = point.exact(other)
+                left_out[index] = point.quick(other)
     tried = [scale.values(each) for each in spread]
     return Fit(
         profile=best,
@@ -120,10 +120,10 @@ class _Problem:
         self.profile, self.scale, self.prior, self.points = profile, scale, prior, points
         self.weights = np.array([point.weight for point in points])
 
-    def errors(self, scaled: Array, *, exact: bool = False) -> Array:
-        """log(predicted / measured) of each point. `exact` simulates, which learns new critical circles."""
+    def errors(self, scaled: Array) -> Array:
+        """log(predicted / measured) of each point."""
         profile = with_constants(self.profile, self.scale.values(scaled))
-        made = [point.exact(profile) if exact else point.quick(profile) for point in self.points]
+        made = [point.quick(profile) for point in self.points]
         return np.array([log(max(p, 1e-9) / point.measured) for p, point in zip(made, self.points, strict=True)])
 
     def slopes(self, scaled: Array) -> Array:
@@ -170,7 +170,6 @@ class _Problem:
         """The fit on all points: steps that are halved until they gain."""
         everyone = np.ones(len(self.points), dtype=bool)
         here = start
-        self.errors(here, exact=True)
         for _ in range(rounds):
             errors = self.errors(here)
             cost = self.cost(here, errors, everyone)

@@ -53,8 +53,8 @@ def rows(facts: Facts) -> Section:
         except UnusableError as reason:
             excluded.append({"id": record.id, "reason": str(reason)})
     excluded = [each for each in excluded if "ranking" in _kind(facts, each["id"])]
-    disputed = _disputed(compared)
-    table = [_row(each, each.key in disputed) for each in compared]
+    both_ways = disputed(compared)
+    table = [_row(each, each.key in both_ways) for each in compared]
     return Section("rankings", table, excluded, _summary(table), _text(table))
 
 
@@ -127,7 +127,7 @@ def _setting(entry: Entry) -> tuple[object, ...]:
     )
 
 
-def _disputed(compared: Sequence[Comparison]) -> set[tuple[object, ...]]:
+def disputed(compared: Sequence[Comparison]) -> set[tuple[object, ...]]:
     """Comparisons that the data answers both ways: the same two settings, once this and once that one faster."""
     keys = {each.key for each in compared}
     return {key for key in keys if key[::-1] in keys}

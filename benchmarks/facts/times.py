@@ -43,16 +43,15 @@ class Entry:
 
 
 def entries(
-    facts: Facts, *, kinds: Sequence[str] = ("e2e_step",), note: Callable[[str], None] = lambda _: None
+    facts: Facts, *, wanted: Callable[[Record], bool] = lambda _: True
 ) -> tuple[list[Entry], list[dict[str, str]]]:
-    """Every record of the kinds that has a time and can be planned; the others with the reason."""
+    """Every wanted e2e_step record that has a time and can be planned; the others with the reason."""
     found: list[Entry] = []
     excluded: list[dict[str, str]] = []
     for raw in facts.perf:
         record = read(raw)
-        if record.kind not in kinds:
+        if record.kind != "e2e_step" or not wanted(record):
             continue
-        note(record.id)
         try:
             found.append(_entry(record))
         except UnusableError as reason:
@@ -66,14 +65,20 @@ def _entry(record: Record) -> Entry:
     if measured is None:
         raise UnusableError(f"no time of a step: {', '.join(record.measured) or 'nothing measured'}")
     planned = plan(case)
+    return Entry(record, planned, Circles(planned), *measured, is_core(record))
+
+
+def is_core(record: Record) -> bool:
+    """Whether the record says device, number, a length and a layout."""
     lengths = record.response.most or record.response.mean or record.total.most or record.total.mean
-    core = bool(lengths and (record.train or record.rollout))
-    return Entry(record, planned, Circles(planned), *measured, core)
+    return bool(record.gpu and record.count and lengths and (record.train or record.rollout))
 
 
-def rows(facts: Facts, *, fitted: bool = True, profile: Profile = PROFILE) -> Section:
+def rows(
+    facts: Facts, *, fitted: bool = True, profile: Profile = PROFILE, wanted: Callable[[Record], bool] = lambda _: True
+) -> Section:
     """The section. Without `fitted` only the profile as it is shipped is used."""
-    found, excluded = entries(facts)
+    found, excluded = entries(facts, wanted=wanted)
     shipped = [entry.circles.exact(profile) for entry in found]
     result = fit(profile, points(found)) if fitted and found else None
     table = [
@@ -179,7 +184,7 @@ def _summary(table: Sequence[dict[str, Any]], result: Fit | None) -> dict[str, A
             continue
         found[f"{name}, left out: median |error|"] = bar(_median(chosen, "error_left_out"), MEDIAN_LEFT_OUT)
         found[f"{name}, left out: 90th percentile"] = bar(_percentile(chosen, "error_left_out"), NINTH_TENTH)
-        found[f"{name}, left out: Spearman"] = bar(_spearman(chosen, "left_out"), RANKS, at_most=False)
+        found[f"{name}, left out: Spearman"] = bar(spearman(chosen, "left_out"), RANKS, at_most=False)
     if result is not None:
         found["constants"] = {
             path: {"value": value, "left out": list(result.spread[path])} for path, value in result.constants.items()
@@ -188,7 +193,7 @@ def _summary(table: Sequence[dict[str, Any]], result: Fit | None) -> dict[str, A
 
 
 def _three(chosen: Sequence[dict[str, Any]], key: str, value: str) -> list[float | None]:
-    return [_median(chosen, key), _percentile(chosen, key), _spearman(chosen, value)]
+    return [_median(chosen, key), _percentile(chosen, key), spearman(chosen, value)]
 
 
 def _median(chosen: Sequence[dict[str, Any]], key: str) -> float | None:
@@ -199,7 +204,7 @@ def _percentile(chosen: Sequence[dict[str, Any]], key: str) -> float | None:
     return float(np.percentile([abs(row[key]) for row in chosen], 90)) if chosen else None
 
 
-def _spearman(chosen: Sequence[dict[str, Any]], key: str) -> float | None:
+def spearman(chosen: Sequence[dict[str, Any]], key: str) -> float | None:
     """Rank correlation, ties by their mean rank."""
     if len(chosen) < 3:
         return None
