@@ -31,6 +31,8 @@ class EngineMemory(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks that stay while the engine sleeps, beside its process, buffers and graphs."""
     staged: bool
     """Whether weights and cache can be woken one after the other."""
+    layerwise: bool
+    """Whether new weights of an engine in fp8 are kept until their layer is complete, to be quantised together."""
     source: str = "assumed"
 
 

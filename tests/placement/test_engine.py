@@ -23,7 +23,14 @@ from flowrl.machine.traits import TRAITS
 from flowrl.placement.cost.ledger import Given, bytes_of, evaluate
 from flowrl.placement.cost.placed import Placed
 from flowrl.placement.cost.workload import Lengths, Rows
-from flowrl.placement.memory.engine import asleep_lines, cache_tokens, generate_lines, resident_lines, start_lines
+from flowrl.placement.memory.engine import (
+    asleep_lines,
+    cache_tokens,
+    generate_lines,
+    receive_lines,
+    resident_lines,
+    start_lines,
+)
 from flowrl.placement.memory.weights import repeated_parameters, weights_line
 from flowrl.plan.plan import Layout, LedgerLine, Pool, RolePlacement
 
@@ -230,6 +237,15 @@ def test_narrow_numbers_halve_what_they_are_for() -> None:
     tokens = [cache_tokens(each, lengths(4096), limit) for each in (plain, narrow)]
     grown = saved / shape.kv_bytes_per_token(1, 2)
     assert tokens[1] == pytest.approx(2 * tokens[0] + grown, rel=0.001)
+
+
+def test_formats_of_numbers_are_of_engines_alone() -> None:
+    plain, same = (
+        generator("Qwen/Qwen2.5-7B", "H100-80G", backend="hf", kv_dtype=k, weights_dtype=k) for k in ("auto", "fp8")
+    )
+    rows = Rows(prompts=Given(8, "test"), samples=Given(1, "test"))
+    one, other = (bytes_of(generate_lines(each, rows, lengths(512), 0)) for each in (plain, same))
+    assert one == other == bytes_of(receive_lines(same, [])) + one - bytes_of(receive_lines(plain, []))
 
 
 def test_latents_and_windows_are_cached_as_the_engine_caches_them() -> None:

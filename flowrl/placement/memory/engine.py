@@ -18,7 +18,7 @@ from flowrl.placement.cost.ledger import Given, bytes_of, line
 from flowrl.placement.cost.placed import Placed, model_inputs
 from flowrl.placement.cost.workload import Lengths, Rows
 from flowrl.placement.memory.training import Lines, layer_activations
-from flowrl.placement.memory.weights import sequence_bytes, weights_line
+from flowrl.placement.memory.weights import has_narrow_weights, sequence_bytes, weights_line
 from flowrl.plan.plan import LedgerLine
 
 CPU_CACHE_BYTES = 2**30
@@ -122,9 +122,9 @@ def generate_lines(placed: Placed, rows: Rows, lengths: Lengths, limit_bytes: in
 
 
 def receive_lines(placed: Placed, resident: Lines) -> Lines:
-    """While new weights come in, into what is already there: one piece of them, at least one tensor. An engine with
-    weights in fp8 keeps a whole layer, of experts its own, until it is complete and can be quantised (vLLM's layer-wise
-    reload, verl-project/verl#7987); an adapter comes whole."""
+    """While new weights come in, into what is already there: one piece of them, at least one tensor. Engines of some
+    generations with weights in fp8 keep a whole layer, of experts their own, until it is complete and can be quantised
+    (vLLM's layer-wise reload, verl-project/verl#7987); an adapter comes whole."""
     role = placed.role.name
     if placed.adapter:
         return [*resident, line("adapter being received", role, "bytes", "w*A", model_inputs(placed))]
@@ -136,7 +136,7 @@ def receive_lines(placed: Placed, resident: Lines) -> Lines:
         "Y": Given(placed.model.experts * placed.model.expert_parameters, "experts of a layer"),
         "ep": Given(placed.layout.ep, placed.layout_origin),
     }
-    if placed.role.engine.weights_dtype == "fp8":
+    if has_narrow_weights(placed) and placed.profile.engine_memory(placed.backend).layerwise:
         layer = "w*(Lp - Y + Y/ep)" if placed.model.experts else "w*Lp"
         return [*resident, line("layer being received", role, "bytes", f"max(g, w*B, {layer})", inputs)]
     return [*resident, line("tensor being received", role, "bytes", "max(g, w*B)", inputs)]

@@ -23,13 +23,18 @@ def weights_line(placed: Placed) -> Lines:
     """
     inputs, role, shape = _cut_inputs(placed), placed.role.name, placed.model
     adapter = [line("adapter", role, "bytes", "w*A", inputs)] if placed.adapter else []
-    narrow = placed.role.engine.weights_dtype == "fp8"
+    narrow = has_narrow_weights(placed)
     if placed.layout.tp * placed.layout.pp * placed.layout.ep == 1:
         formula = "x*(P - R) + w*R" if narrow else "w*P"
         return [line("weights", role, "bytes", formula, inputs), *adapter]
     layers = "(P - R - X)/(tp*pp) + X/(max(tp, ep)*pp)" if shape.experts else "(P - R)/(tp*pp)"
     formula = f"{'x' if narrow else 'w'}*({layers} + D/pp) + w*r/tp"
     return [line("weights", role, "bytes", formula, inputs), *adapter]
+
+
+def has_narrow_weights(placed: Placed) -> bool:
+    """Whether its matrices are in fp8, which engines alone do."""
+    return placed.backend in ENGINES and placed.role.engine.weights_dtype == "fp8"
 
 
 def _cut_inputs(placed: Placed) -> dict[str, Given]:
@@ -62,10 +67,11 @@ def sequence_bytes(placed: Placed, lengths: Lengths) -> tuple[str, dict[str, Giv
     """The cache of one longest sequence: its formula and inputs. t tokens · b of a block · K bytes of a token here, or
     Kf of layers with full attention, Kw of windowed ones that keep W, Ks of recurrent layers."""
     shape, tp, pp = placed.model, placed.layout.tp, placed.layout.pp
-    each = 1 if placed.role.engine.kv_dtype == "fp8" else placed.dtype_bytes
-    said = placed.role.engine.max_model_tokens
+    is_engine = placed.backend in ENGINES
+    each = 1 if is_engine and placed.role.engine.kv_dtype == "fp8" else placed.dtype_bytes
+    said = placed.role.engine.max_model_tokens if is_engine else None
     origin = f"prompt {lengths.prompt_most.origin}; response {lengths.response_most.origin}"
-    block = limits(placed.backend, placed.device).block_tokens if placed.backend in ENGINES else 1
+    block = limits(placed.backend, placed.device).block_tokens if is_engine else 1
     stages = f" / pp {pp}" if pp > 1 else ""
     inputs = {
         **model_inputs(placed),
