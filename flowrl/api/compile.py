@@ -33,6 +33,7 @@ from flowrl.placement.place import place
 from flowrl.placement.request import Placement, PlacementRequest
 from flowrl.placement.shapes import handed_on, shapes_of
 from flowrl.placement.time.instructions import duration_lines, seconds_of, work_of
+from flowrl.placement.time.interval import interval_lines
 from flowrl.plan.digests import catalogue_digest, digest
 from flowrl.plan.plan import Digests, Plan, Source, StagePlan, StageRun
 from flowrl.program.program import Program
@@ -140,6 +141,7 @@ def _compile_stage(spec: FlowSpec, index: int, placed: _Placed, cluster: Cluster
     tokens = _response_tokens(graph, shapes, request)
     expected = estimate(placed.program, seconds_of(lines), graph, tokens, placed.run.steps)
     prices = price_lines(placement.pools, cluster, expected.step_seconds)
+    low, high = interval_lines(expected.step_seconds, request.profile)
     return StagePlan(
         name=spec.stages[index].name,
         graph=graph,
@@ -147,7 +149,13 @@ def _compile_stage(spec: FlowSpec, index: int, placed: _Placed, cluster: Cluster
         edges=graph.edges,
         programs=placed.program,
         memory=placement.memory,
-        estimate=replace(expected, lines=(*expected.lines, *prices), work=work_of(placed.program, lines)),
+        estimate=replace(
+            expected,
+            lines=(*expected.lines, low, high, *prices),
+            low_seconds=low.value,
+            high_seconds=high.value,
+            work=work_of(placed.program, lines),
+        ),
         decisions=placement.decisions,
         run=placed.run,
         gate=lower_gate(spec, index),

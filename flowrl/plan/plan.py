@@ -117,6 +117,10 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[LedgerLine, ...] = ()
     work: tuple[Work, ...] = ()
     """Ledger lines of `durations`, once for instructions that take the same."""
+    low_seconds: float = 0.0
+    """The shortest that a step is likely to take, by the error that the profile states of itself; 0: not estimated."""
+    high_seconds: float = 0.0
+    """The longest."""
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):

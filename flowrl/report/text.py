@@ -115,7 +115,8 @@ def _minibatch(stage: StagePlan) -> str:
 
 def _speed(stage: StagePlan) -> Iterable[str]:
     estimate = stage.estimate
-    parts = [f"step ≈ {seconds(estimate.step_seconds)}"]
+    likely = f" ({seconds(estimate.low_seconds)} to {seconds(estimate.high_seconds)})" if estimate.high_seconds else ""
+    parts = [f"step ≈ {seconds(estimate.step_seconds)}{likely}"]
     parts += [f"{what} ≈ {seconds(value)}" for what, value in _of_lines(stage, "run")]
     if estimate.tokens_per_second > 0:
         parts.append(f"{rate(estimate.tokens_per_second)} tokens/s")

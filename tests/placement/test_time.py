@@ -9,8 +9,10 @@ from msgspec.structs import replace
 
 from flowrl.compiler.emit.program import emit
 from flowrl.machine.models import CARDS
+from flowrl.machine.profile import PROFILE, with_constants
 from flowrl.placement.cost.ledger import evaluate
 from flowrl.placement.time.instructions import duration_lines, durations
+from flowrl.placement.time.interval import interval_lines
 from flowrl.placement.time.step import step_seconds as seconds_of_step
 from flowrl.plan.plan import StageRun
 from flowrl.program.program import InstructionKind, Program
@@ -64,6 +66,11 @@ def test_assumed_lengths_shorten_generation() -> None:
     seconds = [timed(told_text(flow))["run actor_infer.generate"] for flow in (GRPO, *flows)]
     assert seconds == sorted(seconds, reverse=True)
     assert len(set(seconds)) == 4
+
+
+def test_the_interval_of_a_step_is_a_factor_on_both_sides() -> None:
+    low, high = interval_lines(100.0, with_constants(PROFILE, {"error": 0.6}))
+    assert (low.value, high.value) == (pytest.approx(62.5), pytest.approx(160.0))
 
 
 PUBLISHED = """

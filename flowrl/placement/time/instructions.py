@@ -16,6 +16,7 @@ from flowrl.machine.shape import ModelShape
 from flowrl.placement.cost.placed import Placed, placed_roles
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.request import PlacementRequest
+from flowrl.placement.sync.edge import sync_of
 from flowrl.placement.time.ops import Lines, OpTime
 from flowrl.plan.plan import Decision, LedgerLine, Pool, Work
 from flowrl.program.program import Instruction, InstructionKind, Program
@@ -97,17 +98,18 @@ def _lines(instruction: Instruction, graph: Graph, times: OpTime, placed: Mappin
         return []
     match instruction.kind:
         case InstructionKind.SEND_WEIGHTS | InstructionKind.RECEIVE_WEIGHTS:
-            receiving = instruction.kind is InstructionKind.RECEIVE_WEIGHTS
-            return times.move_weights(here, receiving=receiving, across_nodes=_across(instruction, graph, placed))
+            return _sync_lines(instruction, graph, placed)
         case InstructionKind.SAVE:
             return times.save(here)
         case _:
             return times.move_state(here)
 
 
-def _across(instruction: Instruction, graph: Graph, placed: Mapping[str, Placed]) -> bool:
-    """Whether the two ends of a weights edge lie on different nodes."""
+def _sync_lines(instruction: Instruction, graph: Graph, placed: Mapping[str, Placed]) -> Lines:
+    """What one end of a weights edge takes."""
     edge = next(each for each in graph.edges if each.id == instruction.edge)
-    ends = [placed.get(end.split(".")[0]) for end in (edge.source, edge.target)]
-    nodes = [{device.rsplit("/", 1)[0] for device in end.pool.devices} for end in ends if end is not None]
-    return len(nodes) == 2 and nodes[0] != nodes[1]
+    source, target = (placed.get(end.split(".")[0]) for end in (edge.source, edge.target))
+    if source is None or target is None or source.shape is None:
+        return []
+    sync = sync_of(source, target, edge.transport)
+    return list(sync.receive if instruction.kind is InstructionKind.RECEIVE_WEIGHTS else sync.send)

@@ -153,24 +153,6 @@ class OpTime:
         }
         return [line("controller", op.role, "seconds", "o/F + N*s", inputs)]
 
-    def move_weights(self, placed: Placed, *, receiving: bool, across_nodes: bool) -> Lines:
-        """Each rank writes its own shards to host memory, each engine reads what it holds; between nodes the slower of
-        the device's host link and the network."""
-        device = placed.device
-        rate, how = device.host_bytes_per_second, f"catalogue {device.name} host link"
-        if across_nodes and placed.group.network_bytes_per_second < rate:
-            rate, how = placed.group.network_bytes_per_second, "network of a device"
-        inputs = {
-            **model_inputs(placed),
-            "h": Given(rate * shares(placed).host, f"{shares(placed).host:.0%} of {how}"),
-            "y": Given(placed.profile.fixed.sync_seconds, f"lock, cache reset ({placed.profile.origin})"),
-        }
-        cut = "tp" if receiving else "(dp*tp*pp)"
-        if placed.adapter:
-            cut = "1" if receiving else cut
-            return [line("adapter moved", placed.role.name, "seconds", f"w*A/{cut}/h + y", inputs)]
-        return [line("weights moved", placed.role.name, "seconds", f"w*P/{cut}/h + y", inputs)]
-
     def move_state(self, placed: Placed) -> Lines:
         """Load or offload: the role's state over the device's link to its host."""
         achieved, fixed = shares(placed), placed.profile.fixed

@@ -19,6 +19,7 @@ from flowrl.machine.shape import ModelShape
 from flowrl.placement.cost.placed import Placed, placed_roles
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.request import PlacementRequest
+from flowrl.placement.sync.edge import sync_of
 from flowrl.placement.time.ops import Lines, OpTime
 from flowrl.plan.plan import Pool
 
@@ -48,7 +49,7 @@ def step_seconds(
         end = start + max(seconds[id] for id in group)
         ready |= dict.fromkeys(group, end)
         busy |= dict.fromkeys(here, end)
-    chain = max(ready.values(), default=0.0) + _sync_seconds(graph, times, placed)
+    chain = max(ready.values(), default=0.0) + _sync_seconds(graph, placed)
     load: dict[str, float] = {}
     for op in graph.ops:
         if op.role in placed:
@@ -81,16 +82,12 @@ def _on_host(op: Op, times: OpTime) -> Lines:
     return known["host", op.id]
 
 
-def _sync_seconds(graph: Graph, times: OpTime, placed: Mapping[str, Placed]) -> float:
+def _sync_seconds(graph: Graph, placed: Mapping[str, Placed]) -> float:
     total = 0.0
     for edge in (each for each in graph.edges if each.kind is EdgeKind.WEIGHTS):
-        ends = [placed.get(end.split(".")[0]) for end in (edge.source, edge.target)]
-        if ends[0] is None or ends[1] is None:
-            continue
-        nodes = [{device.rsplit("/", 1)[0] for device in end.pool.devices} for end in ends if end is not None]
-        for end, receiving in zip(ends, (False, True), strict=True):
-            if end is not None and end.shape is not None:
-                total += _sum(times.move_weights(end, receiving=receiving, across_nodes=nodes[0] != nodes[1]))
+        source, target = (placed.get(end.split(".")[0]) for end in (edge.source, edge.target))
+        if source is not None and target is not None and source.shape is not None:
+            total += sync_of(source, target, edge.transport).seconds
     return total
 
 
