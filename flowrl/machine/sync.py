@@ -1,12 +1,27 @@
-"""How weights may travel: transports with their reach, and which trainers can name the weights of which models.
+"""How weights may travel: transports with their reach, the way that shards go by each, what a hand-over achieves, and
+which trainers can name the weights of which models.
 
 Data and pure checks; opens nothing. An edge names its transport, or placement decides.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
+
+import msgspec
+
+WAYS: Mapping[str, str] = {
+    "shards": "each rank writes or sends what it holds, each receiver takes what it needs (FlowRL's weight buffers; "
+    "HybridFlow's 3D-HybridEngine, arXiv:2409.19256; NVIDIA-NeMo/RL pull 2808)",
+    "gather": "the trainer gathers every tensor whole on each of its ranks, and the engine on the same device takes "
+    "its part (verl and slime, colocated)",
+    "broadcast": "the trainer gathers every tensor whole, and one rank broadcasts it to all ranks of all engines, "
+    "which keep their part (OpenRLHF, AReaL, verl's fully_async)",
+}
+"""How shards become other shards."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +32,10 @@ class Transport:
     on_cpu: bool
     one_device: bool = True
     """Whether both ends may share a device."""
+    direct: bool = False
+    """Whether the receiver reads the sender's device, so that neither can leave it before the weights are in."""
+    way: str = "shards"
+    """Of WAYS, unless a plan is asked for another."""
     source: str
     """Where the facts come from."""
 
@@ -34,6 +53,8 @@ TRANSPORTS: Mapping[str, Transport] = {
             name="cuda_ipc",
             across_nodes=False,
             on_cpu=False,
+            direct=True,
+            way="gather",
             source="CUDA C++ Programming Guide, interprocess communication: handles are valid on one node",
         ),
         Transport(
@@ -41,12 +62,37 @@ TRANSPORTS: Mapping[str, Transport] = {
             across_nodes=True,
             on_cpu=False,
             one_device=False,
+            direct=True,
+            way="broadcast",
             source="NCCL refuses two ranks of a communicator on one GPU (`Duplicate GPU detected`)",
         ),
         Transport(name="object_store", across_nodes=True, on_cpu=True, source="Ray: objects are copied between nodes"),
         Transport(name="disk", across_nodes=True, on_cpu=True, source="a folder that all nodes see"),
     )
 }
+
+
+class SyncRates(msgspec.Struct, frozen=True, kw_only=True):
+    """What a hand-over of weights achieves, beside its bytes at peak."""
+
+    link: float
+    """Share of a device's link to the others of its node."""
+    network: float
+    """Share of a device's network cards."""
+    tensor_seconds: float
+    """One tensor on one receiver: its name, its place, its copy."""
+    bucket_seconds: float = 0.0
+    """One bucket of tensors: handles, a collective's start, a call of the engine."""
+    bucket_bytes: float = 0.0
+    """0: no buckets."""
+    source: str = "assumed"
+
+
+SYNC: Mapping[str, SyncRates] = msgspec.convert(
+    tomllib.loads(files("flowrl.machine").joinpath("catalogue/sync.toml").read_text(encoding="utf-8")),
+    dict[str, SyncRates],
+)
+"""By way, `broadcast`, or way and generation, `broadcast@tensors`."""
 
 HANDS_OVER: Mapping[str, frozenset[str]] = {
     "megatron": frozenset(
@@ -78,6 +124,16 @@ def transport_fault(transport: Transport, source: Sequence[str], target: Sequenc
 def legal_transports(source: Sequence[str], target: Sequence[str], on_cpu: bool) -> tuple[str, ...]:
     """Names of the transports by which weights can go, in the table's order."""
     return tuple(name for name, each in TRANSPORTS.items() if transport_fault(each, source, target, on_cpu) is None)
+
+
+def default_transport(source: Sequence[str], target: Sequence[str], on_cpu: bool) -> str:
+    """What an edge without one is counted as: shared memory on one node, which is what the runtime does. Between nodes
+    of CPUs the object store; of GPUs what direct transport is legal (the trainer's own gather crosses nodes, so handles
+    serve where each receiver shares a node with a trainer)."""
+    if len({_node(device) for device in (*source, *target)}) == 1:
+        return "shared_memory"
+    legal = legal_transports(source, target, on_cpu)
+    return next(name for name in ("nccl", "cuda_ipc", "object_store") if name in legal)
 
 
 def _node(device: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import accumulate
 
 import pytest
 
@@ -12,7 +11,7 @@ from flowrl.machine.models import CARDS
 from flowrl.machine.shape import ModelShape
 from flowrl.placement.sync.cuts import Cut
 from flowrl.placement.sync.overlap import Ends, held, traffic
-from flowrl.placement.sync.tensors import Tensors, tensors_of
+from flowrl.placement.sync.tensors import tensors_of
 from tests.placement.shard_elements import Count, elements
 
 TRIPLES = 200

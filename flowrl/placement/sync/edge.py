@@ -1,0 +1,273 @@
+"""What one `=>` edge costs: the way its weights go, the bytes of its busiest devices by link, and the seconds of both
+ends as ledger lines.
+
+Takes the two ends as Placed roles and the edge's transport; gives a Sync, kept by all that it depends on. The bytes are
+those of the overlap plan (overlap.py); rates are the catalogue's peaks times the profile's shares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+
+from flowrl.machine.cluster import NodeGroup
+from flowrl.machine.profile import Profile
+from flowrl.machine.shape import ModelShape
+from flowrl.machine.sync import SYNC, TRANSPORTS, SyncRates, default_transport
+from flowrl.placement.cost.ledger import Given, Inputs, line
+from flowrl.placement.cost.placed import Placed
+from flowrl.placement.sync.cuts import Cut, cut_of
+from flowrl.placement.sync.overlap import Ends, Traffic, held, traffic
+from flowrl.placement.sync.tensors import Tensors, adapter_tensors, tensors_of
+from flowrl.plan.plan import LedgerLine
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of an edge, as far as a hand-over depends on it."""
+
+    role: str
+    backend: str
+    cut: Cut
+    devices: tuple[str, ...]
+    group: NodeGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    transport: str
+    way: str
+    send: tuple[LedgerLine, ...]
+    """Seconds of the trainer's instruction."""
+    receive: tuple[LedgerLine, ...]
+    """Seconds of the receiver's: with the trainer's, how long the edge keeps the receiver waiting."""
+    links: tuple[LedgerLine, ...]
+    """Bytes by link."""
+
+    @property
+    def seconds(self) -> float:
+        return sum(each.value for each in (*self.send, *self.receive))
+
+
+def sync_of(source: Placed, target: Placed, transport: str | None = None, way: str | None = None) -> Sync:
+    """The hand-over from `source` to `target`. `transport` None: `default_transport`'s; `way`, of a direct transport,
+    None: the transport's own.
+
+    An adapter travels alone if the receiver keeps it beside the base, which does not change; otherwise all weights.
+    """
+    adapter = source.adapter if target.adapter else 0
+    ends = tuple(
+        End(each.role.name, each.backend, cut_of(each), each.pool.devices, each.group) for each in (source, target)
+    )
+    return _sync(source.model, adapter, source.dtype_bytes, ends[0], ends[1], transport, way, source.profile)
+
+
+@lru_cache(maxsize=8192)
+def _sync(
+    shape: ModelShape,
+    adapter: int,
+    width: int,
+    source: End,
+    target: End,
+    transport: str | None,
+    way: str | None,
+    profile: Profile,
+) -> Sync:
+    on_cpu = source.group.device.is_cpu or target.group.device.is_cpu
+    if transport is None or transport not in TRANSPORTS:
+        transport = default_transport(source.devices, target.devices, on_cpu)
+    tensors = adapter_tensors(adapter, shape.layers) if adapter else tensors_of(shape)
+    by = TRANSPORTS[transport]
+    chosen = way if way is not None and by.direct else by.way
+    edge = _Edge(tensors, width, source, target, transport, chosen, profile, shape.origin)
+    return edge.sync("adapter" if adapter else "weights")
+
+
+def ends_of(source: Sequence[str], target: Sequence[str], group: NodeGroup) -> Ends:
+    """Devices by number; a link domain is a node, or several where links join them."""
+    return _ends(tuple(source), tuple(target), max(1, group.linked_devices // group.devices_per_node))
+
+
+@lru_cache(maxsize=1024)
+def _ends(source: tuple[str, ...], target: tuple[str, ...], joined: int) -> Ends:
+    devices = {name: at for at, name in enumerate(dict.fromkeys((*source, *target)))}
+    nodes: dict[str, int] = {}
+    domains: dict[tuple[str, int], int] = {}
+    by_node: list[int] = []
+    by_domain: list[int] = []
+    for name in devices:
+        node = name.rpartition("/")[0]
+        stem = node.rstrip("0123456789")
+        number = int(node[len(stem) :] or 0)
+        by_node.append(nodes.setdefault(node, len(nodes)))
+        by_domain.append(domains.setdefault((stem, number // joined), len(domains)))
+    return Ends(
+        tuple(devices[name] for name in source),
+        tuple(devices[name] for name in target),
+        tuple(by_domain),
+        tuple(by_node),
+    )
+
+
+class _Edge:
+    """Bytes, rates and lines of one hand-over."""
+
+    def __init__(
+        self,
+        tensors: tuple[Tensors, ...],
+        width: int,
+        source: End,
+        target: End,
+        transport: str,
+        way: str,
+        profile: Profile,
+        origin: str,
+    ) -> None:
+        self.tensors, self.width, self.source, self.target = tensors, width, source, target
+        self.transport, self.way, self.profile, self.origin = transport, way, profile, origin
+        self.rates = rates_of(profile, way)
+        self.ends = ends_of(source.devices, target.devices, source.group)
+        self.moved = traffic(tensors, source.cut, target.cut, self.ends)
+        self.held = held(tensors, source.cut)
+        self.whole = sum(each.elements for each in tensors) * width
+        self.tight = len({self.ends.domains[each] for each in (*self.ends.source, *self.ends.target)}) == 1
+
+    def sync(self, what: str) -> Sync:
+        inputs = self._inputs()
+        if self.transport in ("shared_memory", "object_store", "disk"):
+            send, receive = self._by_host(what, inputs)
+        elif self.way == "shards":
+            send, receive = [], [self._line(f"{what} over links", True, "max(l/L, n/N)", inputs)]
+        else:
+            send = [self._line(f"{what} gathered", False, "g/G", inputs)]
+            formula = "c/C" if self.way == "gather" else "W/B"
+            receive = [self._line(f"{what} {_TAKEN[self.way]}", True, formula, inputs)]
+        if not self.source.group.device.is_cpu:
+            receive.append(self._line("tensors taken up", True, "T*t + k*s", inputs))
+        receive.append(self._line("hand-over", True, "y", inputs))
+        return Sync(self.transport, self.way, tuple(send), tuple(receive), self._links(what, inputs))
+
+    def _by_host(self, what: str, inputs: Inputs) -> tuple[list[LedgerLine], list[LedgerLine]]:
+        """Through host memory or a disk: each rank writes what it holds, each receiver reads what it needs."""
+        if self.transport == "disk":
+            return (
+                [self._line(f"{what} written", False, "max(b/h, W/d)", inputs)],
+                [self._line(f"{what} read", True, "max(r/H, W/d)", inputs)],
+            )
+        read = "max(r/H, n/N)" if self.transport == "object_store" else "r/H"
+        return (
+            [self._line(f"{what} written", False, "b/h", inputs)],
+            [self._line(f"{what} read", True, read, inputs)],
+        )
+
+    def _line(self, what: str, receiving: bool, formula: str, inputs: Inputs) -> LedgerLine:
+        return line(what, (self.target if receiving else self.source).role, "seconds", formula, inputs)
+
+    def _inputs(self) -> dict[str, Given]:
+        """Bytes of the busiest device by link, and what each link gives."""
+        moved, width, rates, fixed = self.moved, self.width, self.rates, self.profile.fixed
+        here, there = self.source.group, self.target.group
+        linked = max(*moved.link_in, *moved.link_out) * width
+        far = max(*moved.network_in, *moved.network_out) * width
+        missing = self.whole - min(self.held) * width
+        overlap = f"overlap of {words(self.source)} and {words(self.target)}: {self.origin}"
+        tensors = sum(each.count for each in self.tensors)
+        buckets = ceil(self.whole / rates.bucket_bytes) if rates.bucket_bytes else 0
+        network = min(here.network_bytes_per_second, there.network_bytes_per_second) * rates.network
+        link = min(here.device.link_bytes_per_second, there.device.link_bytes_per_second) * rates.link
+        host = [
+            group.device.host_bytes_per_second * self.profile.rates(group.device, end.backend).host
+            for end, group in ((self.source, here), (self.target, there))
+        ]
+        one = Given(link, f"{rates.link:.0%} of a device's link") if self.tight else self._card(network)
+        return {
+            "W": Given(self.whole, f"all of it, once: {self.origin}"),
+            "b": Given(max(self.written()) * width, f"written by the busiest rank of {words(self.source)}"),
+            "r": Given(max(moved.needed) * width, f"taken up by the busiest rank of {words(self.target)}"),
+            "l": Given(linked, f"busiest device, over links, {overlap}"),
+            "n": Given(far, f"busiest device, over the network, {overlap}"),
+            "g": Given(missing, f"what a rank of {words(self.source)} lacks of it"),
+            "c": Given(self.whole, "read on the same device"),
+            "L": Given(link, f"{rates.link:.0%} of the link of {here.device.name} ({rates.source})"),
+            "N": self._card(network),
+            "G": self._ring(link, network),
+            "B": one,
+            "C": Given(there.device.memory_bytes_per_second / 2, f"catalogue {there.device.name}: read and written"),
+            "h": Given(host[0], f"host link of {here.device.name}, as achieved"),
+            "H": Given(host[1], f"host link of {there.device.name}, as achieved"),
+            "d": Given(there.disk_bytes_per_second * fixed.disk, "one node's disk"),
+            "T": Given(tensors, f"tensors: {self.origin}"),
+            "t": Given(rates.tensor_seconds, f"a tensor ({rates.source})"),
+            "k": Given(buckets, f"buckets of {rates.bucket_bytes:,.0f} bytes"),
+            "s": Given(rates.bucket_seconds, f"a bucket ({rates.source})"),
+            "y": Given(fixed.sync_seconds, f"lock, cache reset ({self.profile.origin})"),
+        }
+
+    def written(self) -> tuple[int, ...]:
+        """Elements that each rank writes: what several hold, each in equal parts."""
+        copies = sum(self.held) * self.width / self.whole
+        return tuple(ceil(each / copies) for each in self.held)
+
+    def _card(self, network: float) -> Given:
+        return Given(network, f"{self.rates.network:.0%} of one device's network ({self.rates.source})")
+
+    def _ring(self, link: float, network: float) -> Given:
+        """A gather over the trainer's ranks: links in one domain; between nodes all of a node's network cards, each
+        with a ring of its own, at most the link."""
+        by_node: dict[int, int] = {}
+        for device in self.ends.source:
+            by_node[self.ends.domains[device]] = by_node.get(self.ends.domains[device], 0) + 1
+        if len(by_node) == 1:
+            return Given(link, f"{self.rates.link:.0%} of a device's link ({self.rates.source})")
+        cards = min(by_node.values())
+        return Given(min(link, cards * network), f"{cards} network cards of a node, at most a link")
+
+    def _links(self, what: str, inputs: Inputs) -> tuple[LedgerLine, ...]:
+        """Bytes by link: as the overlap plan has them, or as the way moves them."""
+        moved, width = self.moved, self.width
+        if self.way == "shards":
+            sums = {"local": moved.local, "links": moved.link_in, "network": moved.network_in}
+            totals = {name: sum(each) * width for name, each in sums.items()}
+        else:
+            gathered = sum(self.whole - each * width for each in self.held)
+            sent = self.whole * len(self.target.devices) if self.way == "broadcast" else 0
+            totals = {"gathered by the trainer": gathered, "broadcast": sent}
+        how = f"{WORDS[self.way]}, {self.transport}"
+        return tuple(
+            line(f"{what} {name}", self.target.role, "bytes", "v", {"v": Given(value, how)})
+            for name, value in totals.items()
+            if value
+        )
+
+
+_TAKEN = {"gather": "taken up", "broadcast": "broadcast"}
+WORDS = {
+    "shards": "what each receiver lacks of its shards",
+    "gather": "whole tensors on each rank of the trainer",
+    "broadcast": "whole tensors, to every receiver",
+}
+
+
+def rates_of(profile: Profile, way: str) -> SyncRates:
+    """Of a way, in the generation that the profile uses for `sync`."""
+    known = SYNC
+    return known.get(f"{way}@{profile.generation.get('sync')}") or known[way]
+
+
+def words(end: End) -> str:
+    """Such as `16 ranks of megatron, tp 4, pp 2`."""
+    sizes = ((name, getattr(end.cut, name)) for name in ("tp", "pp", "ep"))
+    told = "".join(f", {name} {size}" for name, size in sizes if size > 1)
+    shards = f", {end.cut.shard} shards" if end.cut.style in ("rows", "flat") else ""
+    return f"{len(end.devices)} ranks of {end.backend}{told}{shards}"
+
+
+def total_bytes(moved: Traffic, width: int) -> dict[str, int]:
+    """Bytes of an overlap plan by link."""
+    return {
+        "local": sum(moved.local) * width,
+        "links": sum(moved.link_in) * width,
+        "network": sum(moved.network_in) * width,
+    }
