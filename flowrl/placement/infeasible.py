@@ -12,6 +12,7 @@ from flowrl.diag.span import Span
 from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
+from flowrl.placement.cost.placed import HOST
 from flowrl.placement.relax import (
     Edit,
     Situation,
@@ -57,7 +58,8 @@ def explain(
     """
     tightest = max(placement.memory, key=lambda entry: entry.peak_bytes / max(1, entry.limit_bytes))
     over = tightest.peak_bytes - tightest.limit_bytes
-    why = f"{tightest.phase} needs {_gib(tightest.peak_bytes)} GiB of {_gib(tightest.limit_bytes)} GiB on a device"
+    where = "node" if tightest.pool == HOST else "device"
+    why = f"{tightest.phase} needs {_gib(tightest.peak_bytes)} GiB of {_gib(tightest.limit_bytes)} GiB on a {where}"
     facts: dict[str, Any] = {"asked": _asked(request, cluster), "why": f"{why}: {_gib(over)} GiB too much"}
     fixes = _fixes((graph, cluster, request), shapes, tightest, best)
     span = request.span or _span_of_active(graph, tightest)

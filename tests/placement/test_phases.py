@@ -177,6 +177,9 @@ def test_a_host_that_is_too_small_is_a_verdict() -> None:
                 COLOCATED.placement)  # fmt: skip
     entry = phases(told, ALL)["offloaded state"]
     assert entry.peak_bytes > entry.limit_bytes == 128 * GIB
+    refused = place(told.graph, told.cluster, told.request, told.shapes)
+    why = next(each for each in refused.diagnostics if each.code == "FR0501")
+    assert " of 128.0 GiB on a node" in str(why)
 
 
 # -- the line that binds -----------------------------------------------------------------------------------------------
