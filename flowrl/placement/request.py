@@ -50,6 +50,8 @@ class Assumption(msgspec.Struct, frozen=True, kw_only=True):
     response_tokens_p99: float | None = None
     seconds: float | None = None
     """Mean latency of a call; calls follow each other, so it is the mean that adds up."""
+    seconds_p99: float | None = None
+    """Its 99th percentile: what the last calls of a firing wait for."""
     turns: float | None = None
     """Mean turns of an episode."""
     keep: float | None = None

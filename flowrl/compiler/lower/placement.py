@@ -67,6 +67,7 @@ def _assumption(stage: Stage, id: str, document: AssumeDocument) -> Assumption:
         response_tokens=_mean(tokens),
         response_tokens_p99=tokens.p99 if isinstance(tokens, DistributionDocument) else None,
         seconds=_mean(seconds),
+        seconds_p99=seconds.p99 if isinstance(seconds, DistributionDocument) else None,
         turns=_mean(document.turns),
         keep=document.keep,
         share=document.share,

@@ -213,6 +213,15 @@ class Workload:
         assumed = None if reads_answers(op) else self._counts.assumed(op)  # a judge's are of its inner call
         return None if assumed is None or assumed.seconds is None else Given(assumed.seconds, assumed.origin)
 
+    def longest_call(self, op: Op, calls: float) -> Given | None:
+        """Expected seconds of the longest of `calls` calls, where `assume:` gives their 99th percentile: lognormal."""
+        assumed = None if reads_answers(op) else self._counts.assumed(op)
+        if assumed is None or assumed.seconds is None or assumed.seconds_p99 is None:
+            return None
+        mean, p99 = max(assumed.seconds, 1e-9), assumed.seconds_p99
+        longest = mean_and_p99(mean, p99, 10 * max(p99, mean)).longest_of(calls)
+        return Given(longest, f"longest of {calls:,.0f}, 99 % within {p99:g} s, {assumed.origin}")
+
     def _response_origin(self, role: str, key: str) -> str:
         found = self.request.origin("roles", role, key, "max_response_tokens")
         return found if found != "default" else self.request.origin("roles", role, "generate", "max_response_tokens")

@@ -38,13 +38,17 @@ class OpTime:
         self.work, self.pools, self.cluster = work, pools, cluster
 
     def host(self, op: Op) -> Lines:
-        """One firing of an op of the host pool: its rows one after another, or so many at once."""
+        """One firing of an op of the host pool: its rows one after another, or so many at once. At once, slots are busy
+        until the last calls start; then the longest of those that are under way is waited for (Graham 1969)."""
         rows, said = self.work.rows(op), self.work.seconds(op)
         inputs = {"N": Given(rows.count, rows.prompts.origin), "s": said or self._row_seconds(op)}
         at_once = calls_at_once(op)
         if at_once is None:
             return [line("host work", op.role, "seconds", "N*s", inputs)]
-        return [line("host work", op.role, "seconds", "ceil(N/k)*s", {**inputs, "k": at_once})]
+        last = self.work.longest_call(op, min(rows.count, float(at_once.value)))
+        if last is None:
+            return [line("host work", op.role, "seconds", "ceil(N/k)*s", {**inputs, "k": at_once})]
+        return [line("host work", op.role, "seconds", "max(0, N/k - 1)*s + z", {**inputs, "k": at_once, "z": last})]
 
     def _row_seconds(self, op: Op) -> Given:
         called = _called(op)
