@@ -60,12 +60,29 @@ def verdict_of(job: Job) -> Verdict:
     """Raises UnreadableError with the planner's words where the flow is refused for another reason than memory, and
     where the verdict turns on lengths that the record does not say."""
     verdict = _verdict_as_filled(job)
+    if not verdict.fits and job.share_of_free and job.generation in (None, "v0"):
+        verdict = _with_share_of_free(job, verdict)
     if verdict.fits or not any(party.filled_tokens for party in job.parties):
         return verdict
     shortest = replace(job, parties=tuple(_of_one_sequence(party, job) for party in job.parties))
     if _verdict_as_filled(shortest).fits:
         raise UnreadableError("micro-batches of sequences whose lengths it does not say: the verdict turns on them")
     return verdict
+
+
+def _with_share_of_free(job: Job, verdict: Verdict) -> Verdict:
+    """The verdict where the engine's share is one of what the roles that stay leave free; the first one if that does
+    not fit either."""
+    engine = job.party("actor_infer")
+    held = sum(gib for name, gib in verdict.lines if name.split(" ")[0] != "actor_infer")
+    if engine is None or not verdict.phase.startswith("actor_infer.") or "kv_fraction" not in engine.engine:
+        return verdict
+    free = max(0.0, 1.0 - held / verdict.limit_gib)
+    smaller = replace(engine, engine={**engine.engine, "kv_fraction": round(free * engine.engine["kv_fraction"], 4)})
+    parties = tuple(smaller if party is engine else party for party in job.parties)
+    generation = "v0" if engine.backend == "vllm" else job.generation
+    again = _verdict_as_filled(replace(job, parties=parties, generation=generation))
+    return again if again.fits else verdict
 
 
 def _of_one_sequence(party: Party, job: Job) -> Party:

@@ -53,7 +53,8 @@ class Party:
     forward_tokens: int | None = None
     """Of one micro-batch of a replica, forward alone."""
     filled_tokens: bool = False
-    """Whether the record gives micro-batches in sequences of lengths that it does not say."""
+    """Whether the tokens of a micro-batch follow from lengths that the record does not say: it is given in sequences,
+    or by a budget that a whole minibatch does not fill on the average."""
     lora_rank: int | None = None
     engine: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Keys of the flow's `engine`."""
@@ -81,6 +82,9 @@ class Job:
     empties_cache: bool = True
     """Whether its trainers give back what their allocators hold before an engine wakes, as the six frameworks do
     (torch.cuda.empty_cache: verl's aggressive_empty_cache, OpenRLHF's and slime's after each phase)."""
+    share_of_free: bool = False
+    """Whether an engine's share is one of the memory that is free when it starts, while other roles stay on its
+    devices: SGLang's, and vLLM's before 0.7 (verl, docs/examples/config.rst)."""
     generation: str | None = None
     """Of vLLM, where the record says it (flowrl/machine/catalogue/memory.toml); `""`: today's."""
     filled: tuple[str, ...] = ()
@@ -99,9 +103,8 @@ class Job:
 
 
 def packed_tokens(sequences: int, model: str, prompt: int, response: int) -> int:
-    """Tokens of a micro-batch that a record gives in sequences without padding: what so many hold on the average (by
-    the rule of mean lengths, rules.py), and never less than one longest sequence. A padded one holds
-    `sequences * (prompt + response)`."""
+    """Tokens that so many sequences have without padding: on the average (by the rule of mean lengths, rules.py), and
+    never less than one longest sequence. A padded micro-batch holds `sequences * (prompt + response)`."""
     mean = min(PROMPT_TOKENS, prompt / 2) + mean_response(model, response)
     return max(prompt + response, round(sequences * mean))
 

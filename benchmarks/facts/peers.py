@@ -33,7 +33,13 @@ CARD_OF: Mapping[str, tuple[tuple[str, ...], str]] = {
 """Rule: the card of a configuration that names none is one that the documentation of its framework names, the first on
 which the independent bound leaves room; a configuration that none of them can hold certainly ran on another card, which
 nobody names, and is left out."""
-MEMORY_CARDS: tuple[tuple[int, str], ...] = ((80, "H100-80G"), (96, "H20"), (141, "H200"), (40, "A100-40G"))
+MEMORY_CARDS: tuple[tuple[int, str], ...] = (
+    (80, "H100-80G"),
+    (96, "H20"),
+    (141, "H200"),
+    (140, "H200"),
+    (40, "A100-40G"),
+)
 """Rule: a card that is told by its memory alone."""
 
 

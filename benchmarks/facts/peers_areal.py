@@ -15,6 +15,8 @@ from benchmarks.facts.jobs import Cut, Job, Party, UnreadableError, passes_of, s
 
 PROMPT_RULE = 1024
 """AReaL's examples take prompts of at most 1,024 tokens (train_dataset.max_length)."""
+CROSS_ENTROPY = "kernel"
+"""areal/utils/functional/vocab_parallel.py: a compiled log-softmax, or one whose gradient is written over it."""
 _AXIS = re.compile(r"([dptce])(\d+)")
 
 
@@ -93,6 +95,7 @@ def _trainer(record: Mapping[str, Any], of: Mapping[str, Any], key: str, name: s
     engine: dict[str, Any] = {
         "recompute": "full" if truth(of.get(f"{key}.gradient_checkpointing")) else "none",
         "packing": True,
+        "cross_entropy": CROSS_ENTROPY,
     }
     if truth(of.get(f"{key}.fsdp.offload_params")) or truth(of.get(f"{key}.archon.offload_params")):
         engine |= {"parameter_offload": True, "optimizer_offload": 1.0}
@@ -123,6 +126,7 @@ def _scorer(of: Mapping[str, Any], key: str, pool: str, model: str) -> Party:
         pool=pool,
         cut=_cut(text),
         forward_tokens=whole(of.get(f"{key}.mb_spec.max_tokens_per_mb"), 16384),
+        engine={"cross_entropy": CROSS_ENTROPY},
     )
 
 

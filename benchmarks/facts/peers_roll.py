@@ -14,6 +14,8 @@ from typing import Any
 from benchmarks.facts.jobs import Cut, Job, Party, UnreadableError, packed_tokens, passes_of, share, truth, whole
 
 DEFAULT_UTILIZATION = 0.8
+CROSS_ENTROPY = "kernel"
+"""roll/distributed/strategy: Megatron's vocabulary-parallel cross-entropy, OpenRLHF's log_probs_from_logits."""
 _PACKED = "sequence_packing_args.max_packed_sequence_length"
 _MEGATRON = {
     "tp": "tensor_model_parallel_size",
@@ -153,7 +155,7 @@ def _cut(of: Mapping[str, Any], where: str, strategy: str) -> Cut:
 
 
 def _state(of: Mapping[str, Any], key: str, where: str, strategy: str, is_trainer: bool, count: int) -> dict[str, Any]:
-    engine: dict[str, Any] = {}
+    engine: dict[str, Any] = {"cross_entropy": CROSS_ENTROPY}
     if is_trainer:
         off = truth(of.get(f"{key}.model_args.disable_gradient_checkpointing"))
         said = of.get(f"{where}recompute_granularity")
@@ -181,6 +183,7 @@ def _engine(
     engine |= {"max_model_tokens": context} if context else {}
     engine |= {"cuda_graphs": False} if truth(of.get(f"{where}enforce_eager")) else {}
     engine |= {"offload": True} if shares else {}
-    tp = max(1, whole(of.get(f"{where}tensor_parallel_size", of.get(f"{where}tp_size")), 1))
+    said = of.get(f"{where}tensor_parallel_size", of.get(f"{where}tp_size", of.get(f"{key}.num_gpus_per_worker")))
+    tp = max(1, whole(said, 1))
     kind = "generator" if is_generator else "reward"
     return Party(**common, kind=kind, backend=strategy, cut=Cut(tp=tp), engine=engine)

@@ -30,7 +30,7 @@ class _Settings:
             raise UnreadableError("no prompt and response length")
         backend = str(record.get("train_backend") or self.of.get(f"{_ACTOR}strategy") or "fsdp")
         self.backend = "megatron" if "megatron" in backend else "fsdp"
-        self.packed = truth(self.of.get(f"{_MODEL}use_remove_padding"), default=self.backend == "megatron")
+        self.packed = truth(self.of.get(f"{_MODEL}use_remove_padding"), default=True)
         self.lora = whole(self.of.get(f"{_MODEL}lora_rank")) or None
 
     @property
@@ -44,23 +44,27 @@ class _Settings:
     def longest(self) -> int:
         return self.prompt + self.response
 
-    def in_sequences(self, count: int) -> int:
+    def in_sequences(self, count: int, *, packed: bool) -> int:
         """Tokens of a micro-batch of so many sequences."""
-        if not self.packed:
+        if not packed:
             return count * self.longest
         return packed_tokens(count, str(self.record["model"]), self.prompt, self.response)
 
-    def micro_batch(self, prefix: str, name: str, budget: str, spread: int, ranks: int) -> int | None:
-        """Tokens of a replica's micro-batch: a budget of tokens per device times the devices that share a sequence, or
-        sequences per device, or sequences of all ranks."""
+    def micro_batch(
+        self, prefix: str, name: str, budget: str, spread: int, ranks: int, *, packed: bool | None = None
+    ) -> tuple[int | None, bool]:
+        """Tokens of a replica's micro-batch, and whether they follow from lengths that the record does not say: a
+        budget of tokens per device times the devices that share a sequence, or sequences per device, or sequences of
+        all ranks."""
+        packed = self.packed if packed is None else packed
         tokens = self.budget(prefix, budget)
         if tokens:
-            return self.even(tokens * spread, ranks) if budget == "ppo" else tokens * spread
+            return self.even(tokens * spread, ranks) if budget == "ppo" else (tokens * spread, False)
         each = whole(self.of.get(f"{prefix}{name}_per_gpu"))
         if each:
-            return self.in_sequences(each)
+            return self.in_sequences(each, packed=packed), packed
         every = whole(self.of.get(f"{prefix}{name}"))
-        return self.in_sequences(max(1, every // max(1, ranks))) if every else None
+        return (self.in_sequences(max(1, every // max(1, ranks)), packed=packed), packed) if every else (None, False)
 
     def budget(self, prefix: str, budget: str) -> int:
         """Tokens of a dynamic micro-batch on a device; 0 where micro-batches are of sequences."""
@@ -69,12 +73,15 @@ class _Settings:
         )
         return whole(self.of.get(f"{prefix}{budget}_max_token_len_per_gpu")) if dynamic else 0
 
-    def even(self, budget: int, ranks: int) -> int:
-        """Dynamic micro-batches are even: as many as the budget asks for, of the same size
-        (utils/seqlen_balancing.py, rearrange_micro_batches)."""
+    def even(self, budget: int, ranks: int) -> tuple[int, bool]:
+        """Dynamic micro-batches are even: as many as the budget asks for, of the same size (utils/seqlen_balancing.py,
+        rearrange_micro_batches), and none has more than its minibatch."""
         small = whole(self.of.get(f"{_ACTOR}ppo_mini_batch_size")) * max(1, whole(self.of.get(f"{_ROLLOUT}n"), 1))
-        every = max(1, small // max(1, ranks)) * self.longest
-        return min(budget, max(self.longest, -(-every // -(-every // budget))))
+        rows = max(1, small // max(1, ranks))
+        every = rows * self.longest
+        even = min(budget, max(self.longest, -(-every // -(-every // budget))))
+        expected = packed_tokens(rows, str(self.record["model"]), self.prompt, self.response)
+        return min(even, expected), expected < even
 
 
 def job(record: Mapping[str, Any], gpu: tuple[str, str]) -> Job:
@@ -108,6 +115,7 @@ def job(record: Mapping[str, Any], gpu: tuple[str, str]) -> Job:
         samples=samples,
         updates=passes_of(prompts, small, prompts),
         max_lag=1 if is_async else 0,
+        share_of_free=True,
     )
 
 
@@ -159,6 +167,8 @@ def _trainer_engine(read: _Settings, prefix: str, devices: int, cut: Cut) -> dic
         engine["load"] = "broadcast"
     if str(read.of.get(f"{prefix}fsdp_config.model_dtype")) in ("bfloat16", "bf16"):
         engine["master_dtype"] = "bfloat16"
+    if truth(read.of.get(f"{prefix}fsdp_config.offload_policy")):
+        engine |= {"parameter_offload": True, "optimizer_offload": 1.0}
     options = f"{prefix}optim.override_optimizer_config."
     if truth(read.of.get(f"{options}optimizer_cpu_offload")):
         engine["optimizer_offload"] = share(read.of.get(f"{options}optimizer_offload_fraction"), 1.0)
@@ -169,8 +179,8 @@ def _trainer_engine(read: _Settings, prefix: str, devices: int, cut: Cut) -> dic
 def _actor(read: _Settings, pool: str, pools: Mapping[str, int]) -> Party:
     cut, devices = _cut(read, _ACTOR), pools[pool]
     spread, ranks = cut.cp, devices // cut.devices
-    update = read.micro_batch(_ACTOR, "ppo_micro_batch_size", "ppo", spread, ranks)
-    forward = read.micro_batch(_ROLLOUT, "log_prob_micro_batch_size", "log_prob", spread, ranks)
+    update, filled = read.micro_batch(_ACTOR, "ppo_micro_batch_size", "ppo", spread, ranks)
+    forward, _ = read.micro_batch(_ROLLOUT, "log_prob_micro_batch_size", "log_prob", spread, ranks)
     return Party(
         name="actor_train",
         kind="trainer",
@@ -180,7 +190,7 @@ def _actor(read: _Settings, pool: str, pools: Mapping[str, int]) -> Party:
         cut=cut,
         update_tokens=update or read.longest,
         forward_tokens=forward or update or read.longest,
-        filled_tokens=read.packed and not read.budget(_ACTOR, "ppo"),
+        filled_tokens=filled,
         lora_rank=read.lora,
         engine=_trainer_engine(read, _ACTOR, devices, cut),
     )
@@ -189,8 +199,9 @@ def _actor(read: _Settings, pool: str, pools: Mapping[str, int]) -> Party:
 def _critic(read: _Settings, pool: str, pools: Mapping[str, int]) -> Party:
     cut, devices = _cut(read, "critic."), pools[pool]
     ranks = devices // cut.devices
-    update = read.micro_batch("critic.", "ppo_micro_batch_size", "ppo", cut.cp, ranks)
-    forward = read.micro_batch("critic.", "forward_micro_batch_size", "forward", cut.cp, ranks)
+    packed = truth(read.of.get("critic.model.use_remove_padding"), default=read.backend == "megatron")
+    update, filled = read.micro_batch("critic.", "ppo_micro_batch_size", "ppo", cut.cp, ranks, packed=packed)
+    forward, _ = read.micro_batch("critic.", "forward_micro_batch_size", "forward", cut.cp, ranks, packed=packed)
     engine = _trainer_engine(read, "critic.", devices, cut)
     offload = truth(read.of.get("critic.model.fsdp_config.param_offload"))
     return Party(
@@ -202,7 +213,7 @@ def _critic(read: _Settings, pool: str, pools: Mapping[str, int]) -> Party:
         cut=cut,
         update_tokens=update or read.longest,
         forward_tokens=forward or update or read.longest,
-        filled_tokens=read.packed and not read.budget("critic.", "ppo"),
+        filled_tokens=filled,
         engine=engine | {"offload": engine["offload"] or offload},
     )
 
@@ -210,7 +221,7 @@ def _critic(read: _Settings, pool: str, pools: Mapping[str, int]) -> Party:
 def _reference(read: _Settings, actor: Party, pools: Mapping[str, int]) -> Party:
     cut = _cut(read, _REF, actor.cut)
     ranks = pools[actor.pool] // cut.devices
-    forward = read.micro_batch(_REF, "log_prob_micro_batch_size", "log_prob", cut.cp, ranks)
+    forward, _ = read.micro_batch(_REF, "log_prob_micro_batch_size", "log_prob", cut.cp, ranks)
     streams = truth(read.of.get(f"{_REF}fsdp_config.param_offload"))
     leaves = streams or truth(read.of.get(f"{_REF}megatron.param_offload"))
     return Party(
@@ -231,7 +242,8 @@ def _reference(read: _Settings, actor: Party, pools: Mapping[str, int]) -> Party
 def _reward(read: _Settings, pool: str, pools: Mapping[str, int]) -> Party:
     """A reward model on FSDP; verl shards it over all ranks."""
     cut = _cut(read, "reward_model.")
-    forward = read.micro_batch("reward_model.", "micro_batch_size", "forward", cut.cp, pools[pool] // cut.devices)
+    ranks = pools[pool] // cut.devices
+    forward, _ = read.micro_batch("reward_model.", "micro_batch_size", "forward", cut.cp, ranks)
     leaves = truth(read.of.get("reward_model.model.fsdp_config.param_offload"))
     return Party(
         name="reward",
