@@ -18,7 +18,7 @@ from flowrl.compiler.lower.cluster import lower_stage_cluster
 from flowrl.compiler.lower.graph import lower_stage
 from flowrl.compiler.lower.placement import lower_placement
 from flowrl.compiler.passes.pipeline import run_passes
-from flowrl.diag.diagnostic import FlowError
+from flowrl.diag.diagnostic import FlowError, InternalError
 from flowrl.machine.profile import PROFILE, Profile
 from flowrl.placement.search import search
 from flowrl.placement.shapes import shapes_of
@@ -31,6 +31,7 @@ OLDER_ENGINES = tuple(
     if generation
 )
 """Generations of engines that the profile knows beside today's."""
+SMALLEST_SHARE = 0.01
 OF_ENGINES = re.compile(r"KV cache|engine|graphs|asleep")
 """Ledger lines that differ between generations."""
 FOLDER = str(Path(__file__).parent)
@@ -77,7 +78,9 @@ def _with_share_of_free(job: Job, verdict: Verdict) -> Verdict:
     held = sum(gib for name, gib in verdict.lines if name.split(" ")[0] != "actor_infer")
     if engine is None or not verdict.phase.startswith("actor_infer.") or "kv_fraction" not in engine.engine:
         return verdict
-    free = max(0.0, 1.0 - held / verdict.limit_gib)
+    free = 1.0 - held / verdict.limit_gib
+    if free * engine.engine["kv_fraction"] < SMALLEST_SHARE:
+        return verdict
     smaller = replace(engine, engine={**engine.engine, "kv_fraction": round(free * engine.engine["kv_fraction"], 4)})
     parties = tuple(smaller if party is engine else party for party in job.parties)
     generation = "v0" if engine.backend == "vllm" else job.generation
@@ -123,6 +126,8 @@ def verdict_of_document(
     except FlowError as error:
         told = next(iter(error.diagnostics))
         raise UnreadableError(f"the planner refuses the flow: {told.code} {told.headline}") from None
+    except (ArithmeticError, LookupError, TypeError, ValueError, InternalError) as error:
+        raise UnreadableError(f"the planner fails: {type(error).__name__}: {error}") from None
     tightest = _tightest(known)
     if tightest is None:
         raise UnreadableError("the planner gives no memory")

@@ -47,7 +47,7 @@ class Laid:
 
     @property
     def tightest(self) -> Memory | None:
-        return max(self.memory, key=lambda entry: entry.peak_bytes / entry.limit_bytes, default=None)
+        return max(self.memory, key=lambda entry: entry.peak_bytes / max(1, entry.limit_bytes), default=None)
 
 
 @dataclass(frozen=True, slots=True)
