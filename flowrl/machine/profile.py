@@ -17,6 +17,7 @@ import msgspec
 
 from flowrl.machine.cluster import Device
 from flowrl.machine.memory import MEMORY, EngineMemory, MemoryConstants
+from flowrl.machine.sync import SYNC, SyncRates
 from flowrl.machine.training import TRAINING, TrainingMemory
 
 FACTORS = ("train", "forward", "decode", "link")
@@ -148,6 +149,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True)
     memory: MemoryConstants = MEMORY
     training: TrainingMemory = TRAINING
     """Contexts, reserves, and what engines hold beside their weights."""
+    sync: dict[str, SyncRates] = msgspec.field(default_factory=lambda: dict(SYNC))
+    """Hand-overs of weights, by way, `broadcast`, or by way and generation, `broadcast@tensors`."""
     error: float = 0.0
     """Relative error of a step's time: the interval of an estimate."""
     free: dict[str, list[float]] = {}
@@ -161,6 +164,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True)
         """Of the generation of an engine that is used. Raises KeyError for a backend that is no engine."""
         known = self.memory.engine
         return known.get(f"{backend}@{self.generation.get(backend)}") or known[backend]
+
+    def sync_rates(self, way: str) -> SyncRates:
+        """Of a way of machine/sync.py, in the generation that is used of `sync`."""
+        return self.sync.get(f"{way}@{self.generation.get('sync')}") or self.sync[way]
 
 
 @lru_cache(maxsize=4096)

@@ -15,11 +15,11 @@ from math import ceil
 from flowrl.machine.cluster import NodeGroup
 from flowrl.machine.profile import Profile
 from flowrl.machine.shape import ModelShape
-from flowrl.machine.sync import SYNC, TRANSPORTS, SyncRates, default_transport
+from flowrl.machine.sync import TRANSPORTS, default_transport
 from flowrl.placement.cost.ledger import Given, Inputs, line
 from flowrl.placement.cost.placed import Placed
 from flowrl.placement.sync.cuts import Cut, cut_of
-from flowrl.placement.sync.overlap import Ends, Traffic, held, traffic
+from flowrl.placement.sync.overlap import Ends, held, traffic
 from flowrl.placement.sync.tensors import Tensors, adapter_tensors, tensors_of
 from flowrl.plan.plan import LedgerLine
 
@@ -127,7 +127,7 @@ class _Edge:
     ) -> None:
         self.tensors, self.width, self.source, self.target = tensors, width, source, target
         self.transport, self.way, self.profile, self.origin = transport, way, profile, origin
-        self.rates = rates_of(profile, way)
+        self.rates = profile.sync_rates(way)
         self.ends = ends_of(source.devices, target.devices, source.group)
         self.moved = traffic(tensors, source.cut, target.cut, self.ends)
         self.held = held(tensors, source.cut)
@@ -250,24 +250,9 @@ WORDS = {
 }
 
 
-def rates_of(profile: Profile, way: str) -> SyncRates:
-    """Of a way, in the generation that the profile uses for `sync`."""
-    known = SYNC
-    return known.get(f"{way}@{profile.generation.get('sync')}") or known[way]
-
-
 def words(end: End) -> str:
     """Such as `16 ranks of megatron, tp 4, pp 2`."""
     sizes = ((name, getattr(end.cut, name)) for name in ("tp", "pp", "ep"))
     told = "".join(f", {name} {size}" for name, size in sizes if size > 1)
     shards = f", {end.cut.shard} shards" if end.cut.style in ("rows", "flat") else ""
     return f"{len(end.devices)} ranks of {end.backend}{told}{shards}"
-
-
-def total_bytes(moved: Traffic, width: int) -> dict[str, int]:
-    """Bytes of an overlap plan by link."""
-    return {
-        "local": sum(moved.local) * width,
-        "links": sum(moved.link_in) * width,
-        "network": sum(moved.network_in) * width,
-    }
