@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowrl.api.compile import Checked, check_as_planned, compile_spec
+from flowrl.api.explain import open_number, plan_of
 from flowrl.api.fix import MOST_ROUNDS, Fixed, fix_once, joined
 from flowrl.api.graphs import STOPS, graphs_after
 from flowrl.api.init import init, presets
@@ -17,11 +18,12 @@ from flowrl.api.keys import Key, find_keys, near_keys
 from flowrl.api.places import folder_of
 from flowrl.api.profile import load_profile
 from flowrl.compiler.lower.effects import idle
-from flowrl.diag.diagnostic import FlowError, diagnose
+from flowrl.diag.diagnostic import FlowError
 from flowrl.graph.graph import Graph
 from flowrl.graph.text import print_graph
-from flowrl.plan.io import dumps, loads, read
+from flowrl.plan.io import dumps, loads
 from flowrl.plan.plan import Plan
+from flowrl.report.opened import render_opened
 from flowrl.report.show import render_graphs
 from flowrl.report.text import render_plan
 from flowrl.spec import json_schema, load, to_yaml
@@ -107,9 +109,7 @@ def run(
 ) -> RunResult:
     """Plan a flow file and run it, or run a plan.json as it is (FR0708: `sets` and `cluster` cannot change one)."""
     if Path(file).suffix == ".json":
-        for flag in (*(["--set"] if sets else []), *(["--cluster"] if cluster else [])):
-            raise FlowError(diagnose("FR0708", None, flag=flag, file=file))
-        plan = read(Path(file))
+        plan = plan_of(file, sets, cluster)
         return run_plan(plan, launcher=launcher, runs=runs, folder=folder_of(plan, Path(file)))
     spec = load(file, sets)
     return run_plan(compile_spec(spec, cluster), launcher=launcher, runs=runs, spec=spec)
@@ -170,9 +170,12 @@ __all__ = [
     "load",
     "loads",
     "near_keys",
+    "open_number",
     "plan",
+    "plan_of",
     "presets",
     "render",
+    "render_opened",
     "resume",
     "run",
     "run_plan",

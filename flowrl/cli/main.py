@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from flowrl.runtime.result import RunResult
 
 INFEASIBLE = 4
+PLANNED = (".json", ".yaml", ".yml")
+"""Endings of what `explain` takes for a plan or a flow."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -249,21 +251,54 @@ def show(context: click.Context, file: Path, after: str | None, sets: tuple[str,
 
 
 @flowrl.command()
-@click.argument("what", metavar="CODE|KEY")
+@click.argument("words", metavar="CODE|KEY|PLAN [KEY]", nargs=-1, required=True)
+@cluster_option
+@profile_option
+@sets_option
 @output_options
 @click.pass_context
-def explain(context: click.Context, what: str, **_: object) -> None:
-    """Print the page of an error code, or what a key of the language means: FR0206 or 206, step.refill, update.loss."""
+def explain(
+    context: click.Context,
+    words: tuple[str, ...],
+    cluster: str | None,
+    profile: Path | None,
+    sets: tuple[str, ...],
+    **_: object,
+) -> None:
+    """Open a number or decision of a plan, or print what a code or a key of the language means.
+
+    PLAN is a plan.json, or a flow, which is planned first. Its KEY: D2, step, actor_infer.generate.decode,
+    train.actor_train.update.activations, node0/0, "actor_train => actor_infer"; without one, all that can be opened.
+    Without PLAN: FR0206 or 206, step.refill, update.loss.
+    """
     from flowrl import api
 
     voice = voice_of(context)
+    first, *rest = words
+    if len(rest) > 1:
+        raise click.UsageError(f"got unexpected extra argument ({rest[1]})", context)
+    what = rest[0] if rest else first
     code = code_of(what)
     if code is not None:
-        text = page(code)
-        if text is None:
-            raise UnknownName("code", what.upper(), sorted(CODES), context)
-        voice.data(as_json({"code": code, "page": text}) if voice.json else text)
-        return
+        explain_code(context, voice, code, what)
+    elif rest or Path(first).suffix in PLANNED:
+        file, key = Path(first), rest[0] if rest else None
+        opened = api.open_number(api.plan_of(file, sets, cluster, profile), key, file)
+        voice.data(as_json(to_builtins(opened)) if voice.json else api.render_opened(opened, voice.width))
+    else:
+        explain_key(context, voice, what)
+
+
+def explain_code(context: click.Context, voice: Voice, code: str, asked: str) -> None:
+    text = page(code)
+    if text is None:
+        raise UnknownName("code", asked.upper(), sorted(CODES), context)
+    voice.data(as_json({"code": code, "page": text}) if voice.json else text)
+
+
+def explain_key(context: click.Context, voice: Voice, what: str) -> None:
+    from flowrl import api
+
     schema = api.schema()
     keys = api.find_keys(schema, what)
     if not keys:

@@ -140,3 +140,38 @@ def test_explain_tells_keys(capsys: pytest.CaptureFixture[str]) -> None:
     assert record["keys"] == ["max_rounds", "oversample"]
     assert call("explain", "step.refil") == 2
     assert "a key with a near name exists: step.refill" in capsys.readouterr().err
+
+
+def test_explain_opens_a_number_of_a_plan_file_and_of_a_flow(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("plan", PPO, "-o", "plan.json") == 0
+    capsys.readouterr()
+    assert call("explain", "plan.json", "actor_infer.generate") == 0
+    from_plan = capsys.readouterr().out
+    assert from_plan.startswith("actor_infer.generate  seconds  ")
+    assert call("explain", PPO, "actor_infer.generate") == 0
+    assert capsys.readouterr().out == from_plan
+    assert call("explain", "plan.json", "step", "--format", "json") == 0
+    step = json.loads(capsys.readouterr().out)
+    assert (
+        step["value"]
+        == step["again"]
+        == json.loads(Path("plan.json").read_text())["stages"][0]["estimate"]["step_seconds"]
+    )
+    assert call("explain", "plan.json") == 0
+    assert "\n    step " in capsys.readouterr().out
+
+
+def test_explain_tells_codes_and_keys_of_the_language_as_ever(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("plan", PPO, "-o", "plan.json") == 0
+    capsys.readouterr()
+    assert call("explain", "plan.json", "FR0721") == 0
+    assert capsys.readouterr().out.startswith("# FR0721: ")
+    assert call("explain", "step.prompts") == 0
+    assert capsys.readouterr().out.startswith("step.prompts\n")
+    assert call("explain", "plan.json", "stp") == 1
+    assert "error[FR0720]" in capsys.readouterr().err
+    assert call("explain", "plan.json", "step", "--set", "run.steps=3") == 1
+    assert "error[FR0708]" in capsys.readouterr().err
+    assert call("explain", "none.yaml", "step") == 1
+    assert "error[FR0001]" in capsys.readouterr().err
+    assert call("explain", "plan.json", "step", "more") == 2

@@ -1,0 +1,18 @@
+"""FR072 numbers of a plan: opened, measured and refitted."""
+
+from flowrl.diag.catalogue.code import Code
+
+CODES: tuple[Code, ...] = (
+    Code(
+        id="FR0720",
+        headline="the plan has no such number",
+        label="nothing in `{plan}` has the key `{key}`",
+        help="`flowrl explain {plan}` lists what there is to open",
+    ),
+    Code(
+        id="FR0721",
+        headline="the key means several numbers",
+        label="{count} numbers of `{plan}` have a key that `{key}` may stand for:",
+        help="give more of the key: one of these as it stands, in quotes where it has spaces",
+    ),
+)

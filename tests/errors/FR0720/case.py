@@ -1,0 +1,8 @@
+from flowrl.api.explain import open_number
+from flowrl.diag.diagnostic import Diagnostic
+from tests.explain.plans import small
+
+
+def diagnostics() -> tuple[Diagnostic, ...]:
+    open_number(small(), "all.actor_train.update.activatons", "ppo.yaml")
+    return ()
