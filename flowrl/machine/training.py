@@ -30,12 +30,12 @@ class TrainingMemory(msgspec.Struct, frozen=True, kw_only=True):
     """What the backward pass of a recomputed layer holds, in units of what the layer keeps without recomputation."""
     kept_layer_backward: float
     """What it holds on top of a layer that was kept."""
-    frozen_layer_backward: float
-    """That of a recomputed dense layer whose weights are frozen."""
-    frozen_kept_layer_backward: float
-    """That of one that was kept."""
     turning: float
-    """That of the last layer, before any gradient is reduced."""
+    """That of the last layer, before a gradient is reduced."""
+    kept_turning: float
+    """The same of a layer that was kept."""
+    weighted_expert_bytes: float
+    """Of one hidden unit of a token's copy at an expert while its output is weighted in float32."""
     offloaded_layers: int
     """Layers whose activations are still on the device where activations move to the host."""
     reduce_bucket: int

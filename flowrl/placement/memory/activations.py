@@ -45,14 +45,12 @@ LINEAR: Mapping[str, str] = {EAGER: "4*w*c + 2*w*v", FUSED: "4*w*c + 2*w*v", PRO
 """Channels before and after the convolution and its activation, gate and output; own estimate."""
 GATED: Mapping[str, str] = {EAGER: "4*w*F", FUSED: "3*w*F", PRODUCTS: "2*w*F"}
 UNGATED: Mapping[str, str] = {EAGER: "2*w*F", FUSED: "2*w*F", PRODUCTS: "w*F"}
-EXPERT: Mapping[str, str] = {
-    EAGER: "2*w*H + 8*H",
-    FUSED: "w*H",
-    PRODUCTS: "w*H",
-}
-"""Input of a token's copy at one expert; of modules its output too, and two float32 copies of the output, which is
-weighted by the router's score (prime-rl's trainer/models/layers/moe.py). Megatron Core's TEGroupedMLP weights the
-activation instead, so that no output is kept (transformer/moe/experts.py: weighted_bias_swiglu_impl)."""
+EXPERT: Mapping[str, str] = {EAGER: "2*w*H", FUSED: "w*H", PRODUCTS: "w*H"}
+"""Input of a token's copy at one expert, and of modules its output. Megatron Core's TEGroupedMLP weights the activation
+instead of the output, so that no output is kept (transformer/moe/experts.py: weighted_bias_swiglu_impl)."""
+WEIGHTED = " + y*H"
+"""While a layer of modules works: the output in float32, weighted by the router's score, and its gradient (prime-rl's
+trainer/models/layers/moe.py); y is the profile's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,21 +92,40 @@ def kept_input(placed: Placed) -> str:
     return "w*H/tp" if sequence_parallel(placed) else "w*H"
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How the layers of a role are cut and implemented."""
+
+    how: str
+    dtype_bytes: int
+    tp: int
+    by_tokens: bool
+    imbalance: float
+    weighted: float
+    """Bytes of a hidden unit of an expert's output in float32; 0: it is not weighted so."""
+
+
 def _given(placed: Placed, how: str, *, largest: bool) -> Given:
-    layout = placed.layout
-    imbalance = placed.profile.moe.imbalance if layout.ep > 1 else 1.0
-    return _activations(placed.model, placed.dtype_bytes, layout.tp, sequence_parallel(placed), how, imbalance, largest)
+    layout, known = placed.layout, placed.profile
+    in_float = largest and how in (EAGER, FROZEN) and bool(placed.model.experts)
+    way = _Way(
+        how=how,
+        dtype_bytes=placed.dtype_bytes,
+        tp=layout.tp,
+        by_tokens=sequence_parallel(placed),
+        imbalance=known.moe.imbalance if layout.ep > 1 else 1.0,
+        weighted=known.training.weighted_expert_bytes if in_float else 0.0,
+    )
+    return _activations(placed.model, way, largest)
 
 
 @lru_cache(maxsize=1024)
-def _activations(
-    shape: ModelShape, dtype_bytes: int, tp: int, by_tokens: bool, how: str, imbalance: float, largest: bool
-) -> Given:
-    """One argument each, so that what is worked out once is found again by value."""
-    parts = _parts(shape, how, imbalance)
-    values = _values(shape, dtype_bytes)
+def _activations(shape: ModelShape, way: _Way, largest: bool) -> Given:
+    """What is worked out once is found again by value."""
+    parts, tp = _parts(shape, way), way.tp
+    values = _values(shape, way.dtype_bytes)
     bytes_of = {part: evaluate(part.formula, {**values, **dict(part.values)}) for part in parts}
-    cuts = {part: tp if part.kind != "norms" or by_tokens else 1 for part in parts}
+    cuts = {part: tp if part.kind != "norms" or way.by_tokens else 1 for part in parts}
     each = {part: amount / cuts[part] for part, amount in bytes_of.items()}
     if largest:
         value = _largest(shape, each)
@@ -137,16 +154,17 @@ def _words(shape: ModelShape, parts: tuple[_Part, ...], cuts: Mapping[_Part, int
     return f"per token, {'the largest' if largest else 'mean'} of {shape.layers} layers: {'; '.join(texts)}"
 
 
-def _parts(shape: ModelShape, how: str, imbalance: float) -> tuple[_Part, ...]:
+def _parts(shape: ModelShape, way: _Way) -> tuple[_Part, ...]:
     if isinstance(shape, DenoiserShape):
         return _denoiser(shape)
+    how = way.how
     feed_forward = _of(UNGATED if shape.ffn_matrices == 2 else GATED, how)
     parts = [
         _Part("norms", shape.layers, f"{shape.layer_norms}*({_of(NORM, how)})"),
         _Part("attention", shape.attention_layers, *_attention(shape, how)),
         _linear(shape, how),
         _Part("dense feed-forward", shape.dense_feed_forwards, feed_forward, (("F", shape.dense_ffn or shape.ffn),)),
-        _sparse(shape, how, feed_forward, imbalance),
+        _sparse(shape, way, feed_forward),
     ]
     return tuple(part for part in parts if part.count)
 
@@ -173,13 +191,13 @@ def _linear(shape: ModelShape, how: str) -> _Part:
     return _Part("linear attention", shape.linear_layers, _of(LINEAR, how), values)
 
 
-def _sparse(shape: ModelShape, how: str, feed_forward: str, imbalance: float) -> _Part:
+def _sparse(shape: ModelShape, way: _Way, feed_forward: str) -> _Part:
     """e copies of a token, x times as many at the busiest rank of expert parallelism; float32 logits and scores of the
     router; shared experts."""
-    copies = f"e*({feed_forward} + {_of(EXPERT, how)})"
-    formula = f"x*{copies}" if imbalance != 1.0 else copies
+    copies = f"e*({feed_forward} + {_of(EXPERT, way.how)}{WEIGHTED if way.weighted else ''})"
+    formula = f"x*{copies}" if way.imbalance != 1.0 else copies
     formula += " + 8*E"
-    values: list[tuple[str, float]] = [("x", imbalance)]
+    values: list[tuple[str, float]] = [("x", way.imbalance), ("y", way.weighted)]
     if shape.shared_ffn:
         formula += f" + {feed_forward.replace('F', 'Fs')}"
         values.append(("Fs", shape.shared_ffn))

@@ -79,15 +79,11 @@ def update_inputs(placed: Placed, tokens: Given) -> dict[str, Given]:
 
 
 def backward_work(placed: Placed) -> tuple[Given, Given]:
-    """What the backward pass of a layer holds, and that of the last layer, in units of what a layer keeps. Frozen dense
-    layers have no gradients of weights to make."""
+    """What the backward pass of a layer holds, and that of the last layer, in units of what a layer keeps."""
     known, keeps = placed.profile.training, placed.recompute == "none"
-    work = known.kept_layer_backward if keeps else known.layer_backward
-    turning = known.turning
-    if trains_adapter(placed) and not placed.model.experts:
-        work = turning = known.frozen_kept_layer_backward if keeps else known.frozen_layer_backward
     told = "backward of a layer over what it keeps, traced"
-    return Given(work, told), Given(turning, f"{told} at the last layer")
+    work = Given(known.kept_layer_backward if keeps else known.layer_backward, told)
+    return work, Given(known.kept_turning if keeps else known.turning, f"{told} at the last layer")
 
 
 def kept(placed: Placed, count: str) -> str:
@@ -113,11 +109,13 @@ def moments(placed: Placed, inputs: Inputs, *, accumulates: bool, held: bool = F
     pair = [of("gathered layers", f"2*w*{one}")]
     last = "L" if placed.recompute == "full" else "(L - 1)"
     whole = gathered if zero_stage(placed) < 3 else []
+    head = [] if trains_adapter(placed) else [of("gradient of the head", f"w*V*H{tp}")]
 
     def in_layer(count: str, layers_here: Lines) -> Lines:
         return [
             root,
             *layers_here,
+            *head,
             of("layer gradients", _layer_gradients(placed)),
             of("activations", kept(placed, count)),
             of("layer work", "b*T*a"),
@@ -126,7 +124,7 @@ def moments(placed: Placed, inputs: Inputs, *, accumulates: bool, held: bool = F
     ends = of("activations", f"{kept(placed, 'L')} + T*((4 + 2*w)*H + 4)")
     found = [
         [*before, root, *whole, ends, *logits_lines(placed, inputs, trains=True, held=held)],
-        [*before, root, *gathered, of("activations", kept(placed, "L")), of("layer work", "d*T*a")],
+        [*before, root, *gathered, *head, of("activations", kept(placed, "L")), of("layer work", "d*T*a")],
         [*grown("Lp"), *in_layer(last, gathered)],
         [*grown("max(0, L - 2)*Lp"), *in_layer("2", pair)],
     ]
@@ -171,4 +169,4 @@ def _gradients(placed: Placed, parameters: str) -> str:
 
 def _layer_gradients(placed: Placed) -> str:
     """Of a layer: the model's own, and the inputs of a reduce-scatter that is under way."""
-    return "(4 + g)*A/L" if trains_adapter(placed) else f"(4 + g)*{layer(placed)}"
+    return "(w + g)*A/L" if trains_adapter(placed) else f"(w + g)*{layer(placed)}"
