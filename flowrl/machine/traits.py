@@ -81,6 +81,7 @@ TRAITS: Mapping[str, Traits] = {
                 "activations",
                 "layer work",
                 "logits",
+                "KV cache",
             ),
             source="DeepSpeed ZeRO stages 1 to 3 (arXiv:1910.02054), sequence parallel by Ulysses",
         ),
