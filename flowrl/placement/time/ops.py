@@ -106,7 +106,9 @@ class OpTime:
         limit = limit_bytes(placed.pool, self.pools, self.cluster)
         lengths = self.work.lengths(op)
         tokens = engine_memory.cache_tokens(placed, lengths, limit)
-        most = engine_memory.sequences_in_flight(placed) if engine_memory.is_engine(placed) else float("inf")
+        most = placed.role.engine.max_sequences or float("inf")
+        if engine_memory.is_engine(placed):
+            most = engine_memory.sequences_in_flight(placed)
         carried = self.work.graph.schedule.partial_rollout and op.label is None and op.method == "generate"
         rates = self._rates(placed, "forward")
         return generate_lines(placed, self.work.rows(op), lengths, rates, most, tokens, carried=carried)
