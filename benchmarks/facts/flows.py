@@ -82,7 +82,7 @@ def _roles(case: Case) -> dict[str, Any]:
             "model": "policy",
             "backend": case.rollout_backend,
             "generate": {"max_response_tokens": case.response_most},
-            **({"engine": {"weights_dtype": "fp8"}} if "fp8 gen" in case.record.dtype else {}),
+            "engine": _generating(case),
         },
         "reward": {"kind": "reward", "function": "reward.py:score"},
     }
@@ -127,10 +127,19 @@ def _edges(case: Case) -> list[str]:
     return [*edges, f"advantage.estimate -> {', '.join(update)}", "actor_train => actor_infer"]
 
 
+def _generating(case: Case) -> dict[str, Any]:
+    said: dict[str, Any] = {"weights_dtype": "fp8"} if "fp8 gen" in case.record.dtype else {}
+    if case.at_once is not None:
+        said["max_sequences"] = case.at_once
+    return said
+
+
 def _engine(case: Case) -> dict[str, Any]:
     said: dict[str, Any] = {"recompute": "full", "packing": case.packed}
     if case.record.shard_devices and case.train_backend == "fsdp":
         said["shard_devices"] = case.record.shard_devices
+    if case.host_optimizer:
+        said["optimizer_offload"] = 1.0
     if case.resident:
         said["offload"] = False
     return {key: value for key, value in said.items() if key in EngineDocument.model_fields}

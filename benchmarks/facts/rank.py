@@ -66,7 +66,7 @@ def _kind(facts: Facts, id: str) -> str:
 
 
 def _pairs(found: Sequence[Entry]) -> Iterator[Comparison]:
-    times = {entry.record.id: entry.circles.exact(PROFILE) for entry in found}
+    times = {entry.record.id: entry.circles.quick(PROFILE) for entry in found}
     for one, other in combinations(found, 2):
         kind = _difference(one, other)
         if kind is None or abs(one.seconds - other.seconds) <= NOISE * min(one.seconds, other.seconds):

@@ -171,9 +171,9 @@ def read(raw: Mapping[str, Any]) -> Record:
         train=train,
         rollout=rollout,
         shard_devices=_whole(_mapping(parallel.get("train")).get("fsdp_size")),
-        prompts=_whole(raw.get("global_batch_prompts")) or _noted(notes, r"global batch (\d+) pairs"),
+        prompts=_whole(raw.get("global_batch_prompts")) or noted(notes, r"global batch (\d+) pairs"),
         samples=_whole(raw.get("samples_per_prompt")),
-        rollout_samples=_noted(notes, r"G-GBS (\d+)"),
+        rollout_samples=noted(notes, r"G-GBS (\d+)"),
         updates=_updates(notes, _whole(raw.get("global_batch_prompts"))),
         prompt=_length(raw.get("prompt_len")),
         response=response,
@@ -257,22 +257,23 @@ def _total(said: object) -> Length:
     return Length(_whole(said.get("max_total_seq")), number(said.get("mean")))
 
 
-def _noted(notes: str, pattern: str) -> int | None:
+def noted(notes: str, pattern: str) -> int | None:
+    """The whole number that the pattern's group finds in the notes."""
     found = re.search(pattern, notes, re.IGNORECASE)
     return int(found[1].replace(",", "")) if found else None
 
 
 def _updates(notes: str, prompts: int | None) -> int | None:
     """Optimizer updates of a step, as the notes say it: a number of them, or the size of a mini-batch."""
-    said = _noted(notes, r"(\d+) (?:PPO updates per iteration|optimizer steps)")
+    said = noted(notes, r"(\d+) (?:PPO updates per iteration|optimizer steps)")
     if said is not None:
         return said
-    whole, part = _noted(notes, r"G-GBS (\d+)"), _noted(notes, r"T-GBS (\d+)")
+    whole, part = noted(notes, r"G-GBS (\d+)"), noted(notes, r"T-GBS (\d+)")
     if whole and part:
         return max(1, whole // part)
-    part = _noted(notes, r"mini[-_ ]?batch(?:[-_ ]size)? (\d+)") or _noted(notes, r"\bmini (\d+)")
-    part = part or _noted(notes, r"train batch (\d+)")
-    times = _noted(notes, r"mini-batch \d+ prompts x (\d+) per sync")
+    part = noted(notes, r"mini[-_ ]?batch(?:[-_ ]size)? (\d+)") or noted(notes, r"\bmini (\d+)")
+    part = part or noted(notes, r"train batch (\d+)")
+    times = noted(notes, r"mini-batch \d+ prompts x (\d+) per sync")
     if times:
         return times
     return max(1, prompts // part) if prompts and part else None

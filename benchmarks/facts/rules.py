@@ -13,7 +13,7 @@ from math import erf, exp, log, sqrt
 from statistics import median
 
 from benchmarks.facts.cards import card_of
-from benchmarks.facts.records import Part, Record, number
+from benchmarks.facts.records import Part, Record, noted, number
 from flowrl.machine.traits import TRAITS
 
 REASONING = re.compile(
@@ -44,7 +44,10 @@ RULES: Mapping[str, str] = {
     "updates": "4 updates a step",
     "micro-batch": "micro_batch_tokens = the longest sample, at least 4,096; NeMo RL packs to the longest sample",
     "roles": "roles as listed; PPO without words on the critic has actor, reference, critic and reward of its size",
-    "layout": "a layout that is not said is the planner's: tp, pp smallest that fit; of FSDP and DeepSpeed dp",
+    "layout": "a layout that is not said is the planner's: tp, pp smallest that fit, tp up to 8 until "
+    "every rank has a row; of FSDP and DeepSpeed dp",
+    "host optimizer": "OpenRLHF keeps optimizers in host memory (--adam_offload of its scripts and tables)",
+    "batches of generation": "of HF and DeepSpeed the micro rollout batch of the notes",
     "split": "shares of the parts: as said; else half for generation; standalone models 1:1:2:2:2 (reference, reward, "
     "actor, critic, engines)",
     "lag": "async or one-step off without a number: lag 1; a threshold under 1 is lag 1 with partial rollout",
@@ -98,6 +101,9 @@ class Case:
     filled: tuple[str, ...]
     resident: bool = False
     """Whether what trains stays on the devices while others work."""
+    host_optimizer: bool = False
+    at_once: int | None = None
+    """Sequences that one engine decodes at once, if the notes say it."""
     packed: bool = True
     """Whether rows of different lengths share a micro-batch without padding."""
 
@@ -162,8 +168,10 @@ def fill(record: Record, *, count: int | None = None) -> Case:
         updates = UPDATES
     while prompts % updates:
         updates -= 1
-    if not record.train and train_backend == "megatron":
+    train = dict(record.train)
+    if not train and train_backend == "megatron":
         filled.append("train layout")
+        train = _enough_rows(pools, prompts * samples // updates)
     if not record.rollout:
         filled.append("rollout layout")
     per_node = record.per_node or (4 if gpu.startswith("GB") else 8)
@@ -187,13 +195,24 @@ def fill(record: Record, *, count: int | None = None) -> Case:
         old_log_probs="rollout" if re.search(r"old_log_prob taken from rollout", record.notes) else "recompute",
         train_backend=train_backend,
         rollout_backend=rollout_backend,
-        train=record.train,
+        train=train,
         rollout=record.rollout,
         pools=pools,
         filled=tuple(filled),
         resident=record.engine in IN_PLACE,
+        host_optimizer=record.engine == "openrlhf" and train_backend == "deepspeed",
+        at_once=noted(record.notes, r"micro rollout (\d+)") if rollout_backend in ("hf", "deepspeed") else None,
         packed=not PADDED.search(record.notes),
     )
+
+
+def _enough_rows(pools: tuple[Pool, ...], rows: int) -> dict[str, int]:
+    """tp of trainers that would else have ranks without a row."""
+    largest = max((pool.gpus for pool in pools if set(pool.roles) - {"actor_infer"}), default=1)
+    tp = 1
+    while largest // tp > rows and tp < 8:
+        tp *= 2
+    return {"tp": tp} if tp > 1 else {}
 
 
 def measured_step(record: Record, case: Case) -> tuple[float, str] | None:

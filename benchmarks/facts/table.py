@@ -40,7 +40,7 @@ def step_times(rows: Sequence[Mapping[str, Any]]) -> str:
     """Rows of step times: seconds measured and predicted, errors (fitted on all, family left out), phases."""
     letters = ", ".join(f"{letter} {name}" for name, letter in LETTERS.items())
     lines = [
-        "* has GPU type, devices, a length and a layout (the bars are for these); ! does not fit in memory as planned",
+        "* core: GPU type, devices, a length and a layout are said (the bars); ! does not fit; ? its notes doubt it",
         f"filled by a rule: {letters}",
         f"{'record':<41}{'filled':<9}{'measured':>8}{'planned':>8}{'error':>7}{'out':>6}  phases (measured)",
     ]
@@ -54,7 +54,7 @@ def step_times(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _step_row(row: Mapping[str, Any]) -> str:
-    marks = ("*" if row["core"] else " ") + ("" if row["fits"] else "!")
+    marks = ("*" if row["core"] else " ") + ("" if row["fits"] else "!") + ("?" if row["doubted"] else "")
     filled = "".join(LETTERS.get(name, "?") for name in row["filled"])
     out = f"{row['error_left_out']:+6.0%}" if "error_left_out" in row else " " * 7
     measured: Mapping[str, float] = row["measured_phases"]

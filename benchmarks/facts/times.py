@@ -6,8 +6,10 @@ layout are said by the record, which is what the bars are for; `filled` names th
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import median
 from typing import Any
 
@@ -21,8 +23,8 @@ from benchmarks.facts.section import Facts, Section, bar
 from flowrl.machine.profile import PROFILE, Profile
 
 MEDIAN_LEFT_OUT, MEDIAN_ON_ALL, NINTH_TENTH, RANKS = 0.30, 0.20, 0.60, 0.9
-ESTIMATED = ("estimate",)
-"""Kinds of evidence that are no measurements."""
+DOUBTED = re.compile(r"badly tuned|not a mean|outlier|treat with care|warns that", re.IGNORECASE)
+"""Words of a record's own notes that say it is no typical measurement. It counts all the same."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,15 @@ class Entry:
         return self.planned.case.filled
 
 
-def entries(
-    facts: Facts, *, wanted: Callable[[Record], bool] = lambda _: True
-) -> tuple[list[Entry], list[dict[str, str]]]:
-    """Every wanted e2e_step record that has a time and can be planned; the others with the reason."""
+@lru_cache(maxsize=4)
+def entries(facts: Facts, wanted: Callable[[Record], bool] | None = None) -> tuple[list[Entry], list[dict[str, str]]]:
+    """Every wanted e2e_step record that has a time and can be planned; the others with the reason. Planned once for all
+    sections that ask."""
     found: list[Entry] = []
     excluded: list[dict[str, str]] = []
     for raw in facts.perf:
         record = read(raw)
-        if record.kind != "e2e_step" or not wanted(record):
+        if record.kind != "e2e_step" or (wanted is not None and not wanted(record)):
             continue
         try:
             found.append(_entry(record))
@@ -75,10 +77,10 @@ def is_core(record: Record) -> bool:
 
 
 def rows(
-    facts: Facts, *, fitted: bool = True, profile: Profile = PROFILE, wanted: Callable[[Record], bool] = lambda _: True
+    facts: Facts, *, fitted: bool = True, profile: Profile = PROFILE, wanted: Callable[[Record], bool] | None = None
 ) -> Section:
     """The section. Without `fitted` only the profile as it is shipped is used."""
-    found, excluded = entries(facts, wanted=wanted)
+    found, excluded = entries(facts, wanted)
     shipped = [entry.circles.exact(profile) for entry in found]
     result = fit(profile, points(found)) if fitted and found else None
     table = [
@@ -131,6 +133,7 @@ def _row(entry: Entry, shipped: float, result: Fit | None, index: int, profile: 
         "error_shipped": shipped / entry.seconds - 1,
         "phases": {name: round(value, 3) for name, value in phases.items()},
         "measured_phases": _measured_phases(record),
+        "doubted": bool(DOUBTED.search(record.notes)),
         "fits": planned.fits,
         "note": planned.note,
     }
@@ -162,6 +165,7 @@ def _measured_phases(record: Record) -> dict[str, float]:
 def _summary(table: Sequence[dict[str, Any]], result: Fit | None) -> dict[str, Any]:
     core = [row for row in table if row["core"]]
     said = [row for row in core if "gpu" not in row["filled"]]
+    calm = [row for row in core if not row["doubted"]]
     bare = [row for row in said if not set(row["filled"]) - {"prompt"}]
     found: dict[str, Any] = {
         "rows": len(table),
@@ -175,6 +179,7 @@ def _summary(table: Sequence[dict[str, Any]], result: Fit | None) -> dict[str, A
         ("core", core),
         ("core, GPU said", said),
         ("core, GPU said, nothing filled but prompts", bare),
+        ("core, without those that their notes doubt", calm),
         ("all", list(table)),
     ):
         if result is None:
