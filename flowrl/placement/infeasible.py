@@ -17,6 +17,7 @@ from flowrl.placement.relax import (
     Edit,
     Situation,
     cluster_edits,
+    combined_edits,
     joint_edits,
     placement_edits,
     role_edits,
@@ -130,6 +131,7 @@ def _fixes(situation: Situation, shapes: Mapping[str, ModelShape], tightest: Mem
 
     guilty = _guilty(best)
     found = fitting(role_edits(graph, guilty)) or fitting(joint_edits(graph, guilty))
+    found = found or fitting(combined_edits(graph, guilty))
     found = found or fitting(shorter_edits(graph, request))
     found = sorted((*found, *fitting(placement_edits(request))), key=lambda fix: fix.added_seconds)
     return [*found, *fitting(cluster_edits(cluster, request))][:SHOWN_EDITS]

@@ -5,7 +5,7 @@ Each edit is a key of the flow with a new value. Whether it helps is found by pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -42,10 +42,59 @@ def role_edits(graph: Graph, guilty: frozenset[str]) -> Iterator[Edit]:
 def joint_edits(graph: Graph, guilty: frozenset[str]) -> Iterator[Edit]:
     """One edit made on all guilty roles at once, for when no single role's is enough."""
     trained, batched = _recomputing(graph, guilty), _batched(graph, guilty)
+    yield from ((step,) for step in _given_up_by_all(graph, guilty))
     if len(trained) > 1:
         yield _recompute(trained)
     if len(batched) > 1:
         yield _micro_batch(batched)
+
+
+def _given_up(role: Role) -> Iterator[tuple[str, dict[str, object]]]:
+    """Keys by which a role's flow gives up what saves memory, with the value that does not."""
+    engine = role.engine
+    if engine.offload is False:
+        yield "engine.offload: true", {"offload": None}
+    if engine.load != "parts":
+        yield "engine.load: parts", {"load": "parts"}
+    if engine.zero_stage in (1, 2) and role.backend in ("fsdp", "deepspeed"):
+        yield "engine.zero_stage: 3", {"zero_stage": 3}
+
+
+def _given_up_by_all(graph: Graph, guilty: frozenset[str]) -> list[Step]:
+    """Each of these keys on all roles that give it up."""
+    found: dict[str, dict[str, dict[str, object]]] = {}
+    for role in _guilty(graph, guilty):
+        for text, keys in _given_up(role):
+            found.setdefault(text, {})[role.name] = keys
+    return [
+        (f"{text} of {', '.join(roles)}", _engine(tuple(roles), **next(iter(roles.values()))))
+        for text, roles in found.items()
+    ]
+
+
+def combined_edits(graph: Graph, guilty: frozenset[str]) -> Iterator[Edit]:
+    """Two edits of all guilty roles at once, for when no one is enough: the keys that they give up; recomputation and
+    smaller micro-batches."""
+    steps = _given_up_by_all(graph, guilty)
+    if len(steps) > 1:
+        yield (_both(*steps),)
+    trained, batched = _recomputing(graph, guilty), _batched(graph, guilty)
+    if trained and batched:
+        (recompute,) = _recompute(trained)
+        yield tuple(_both(recompute, smaller) for smaller in _micro_batch(batched))
+
+
+def _both(*steps: Step) -> Step:
+    return " and ".join(text for text, _ in steps), _in_turn([change for _, change in steps])
+
+
+def _in_turn(changes: Sequence[Callable[[Situation], Situation]]) -> Callable[[Situation], Situation]:
+    def apply(situation: Situation) -> Situation:
+        for change in changes:
+            situation = change(situation)
+        return situation
+
+    return apply
 
 
 def placement_edits(request: PlacementRequest) -> Iterator[Edit]:
