@@ -81,6 +81,8 @@ class SyncRates(msgspec.Struct, frozen=True, kw_only=True):
     """Share of a device's network cards."""
     tensor_seconds: float
     """One tensor on one receiver: its name, its place, its copy."""
+    seconds: float = 0.0
+    """The whole hand-over: pausing an engine, flushing its caches, asking all of its processes."""
     bucket_seconds: float = 0.0
     """One bucket of tensors: handles, a collective's start, a call of the engine."""
     bucket_bytes: float = 0.0

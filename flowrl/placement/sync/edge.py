@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from math import ceil
 
 from flowrl.machine.cluster import NodeGroup
@@ -18,7 +19,7 @@ from flowrl.machine.shape import ModelShape
 from flowrl.machine.sync import TRANSPORTS, default_transport
 from flowrl.placement.cost.ledger import Given, Inputs, line
 from flowrl.placement.cost.placed import Placed
-from flowrl.placement.sync.cuts import Cut, cut_of
+from flowrl.placement.sync.cuts import Cut, cut_of, edges
 from flowrl.placement.sync.overlap import Ends, held, traffic
 from flowrl.placement.sync.tensors import Tensors, adapter_tensors, tensors_of
 from flowrl.plan.plan import LedgerLine
@@ -144,9 +145,10 @@ class _Edge:
             send = [self._line(f"{what} gathered", False, "g/G", inputs)]
             formula = "c/C" if self.way == "gather" else "W/B"
             receive = [self._line(f"{what} {_TAKEN[self.way]}", True, formula, inputs)]
-        if not self.source.group.device.is_cpu:
+        rates_apply = not self.source.group.device.is_cpu
+        if rates_apply:
             receive.append(self._line("tensors taken up", True, "T*t + k*s", inputs))
-        receive.append(self._line("hand-over", True, "y", inputs))
+        receive.append(self._line("hand-over", True, "p + y" if rates_apply else "y", inputs))
         return Sync(self.transport, self.way, tuple(send), tuple(receive), self._links(what, inputs))
 
     def _by_host(self, what: str, inputs: Inputs) -> tuple[list[LedgerLine], list[LedgerLine]]:
@@ -173,7 +175,7 @@ class _Edge:
         far = max(*moved.network_in, *moved.network_out) * width
         missing = self.whole - min(self.held) * width
         overlap = f"overlap of {words(self.source)} and {words(self.target)}: {self.origin}"
-        tensors = sum(each.count for each in self.tensors)
+        tensors = max_tensors(self.tensors, self.target.cut)
         buckets = ceil(self.whole / rates.bucket_bytes) if rates.bucket_bytes else 0
         network = min(here.network_bytes_per_second, there.network_bytes_per_second) * rates.network
         link = min(here.device.link_bytes_per_second, there.device.link_bytes_per_second) * rates.link
@@ -198,11 +200,12 @@ class _Edge:
             "h": Given(host[0], f"host link of {here.device.name}, as achieved"),
             "H": Given(host[1], f"host link of {there.device.name}, as achieved"),
             "d": Given(there.disk_bytes_per_second * fixed.disk, "one node's disk"),
-            "T": Given(tensors, f"tensors: {self.origin}"),
+            "T": Given(tensors, f"tensors of which a rank of {words(self.target)} takes a part: {self.origin}"),
             "t": Given(rates.tensor_seconds, f"a tensor ({rates.source})"),
             "k": Given(buckets, f"buckets of {rates.bucket_bytes:,.0f} bytes"),
             "s": Given(rates.bucket_seconds, f"a bucket ({rates.source})"),
             "y": Given(fixed.sync_seconds, f"lock, cache reset ({self.profile.origin})"),
+            "p": Given(rates.seconds, f"pause of an engine ({rates.source})"),
         }
 
     def written(self) -> tuple[int, ...]:
@@ -248,6 +251,15 @@ WORDS = {
     "gather": "whole tensors on each rank of the trainer",
     "broadcast": "whole tensors, to every receiver",
 }
+
+
+def max_tensors(tensors: tuple[Tensors, ...], cut: Cut) -> int:
+    """Tensors, as transformers names them, of which the busiest rank holds a part."""
+    found = 0
+    for each in tensors:
+        layers, experts = (max(high - low for low, high in pairwise(side)) for side in edges(cut, each)[:2])
+        found += layers * experts * each.copies
+    return found
 
 
 def words(end: End) -> str:
