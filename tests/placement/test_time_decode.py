@@ -205,3 +205,10 @@ def test_more_rows_and_longer_responses_take_no_less(table: LengthTable, rows: i
 def test_constant_lengths_take_a_step_a_token(rows: int) -> None:
     found = decode_seconds(SHAPE, ENGINE, rows, rows, 0, constant(1000))
     assert found == pytest.approx(1000 * step_seconds(SHAPE, ENGINE, rows, 500), rel=1e-3)
+
+
+def test_an_engine_whose_rows_do_not_leave_takes_batches_in_turn() -> None:
+    """Constant lengths: 128 rows, 8 at once, are 16 batches of as many steps as a response has tokens."""
+    engine = replace(ENGINE, leaves=False, most_sequences=8)
+    batch = 100 * step_seconds(SHAPE, engine, 8, 50 + 50.0)
+    assert decode_seconds(SHAPE, engine, 128, 128, 50, constant(100)) == pytest.approx(16 * batch, rel=0.01)

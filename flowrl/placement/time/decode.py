@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
+from math import ceil
 from operator import mul
 
 from flowrl.machine.shape import ModelShape
@@ -95,8 +96,11 @@ def decode_seconds(
 
     A step at t is made if any response still lives, which has the chance 1 - (1 - s)^everywhere, with the mean number
     of those that live here. Where more rows wait than the engine takes at once, it runs full until none waits, and then
-    drains (`_waves`).
+    drains (`_waves`). One whose finished rows do not leave takes batches one after another, each until its last row.
     """
+    if rows > engine.most_sequences and not engine.leaves:
+        batches = ceil(rows / engine.most_sequences)
+        return batches * decode_seconds(shape, engine, rows / batches, everywhere / batches, prompt, table)
     most = _at_once(engine, rows, prompt, table)
     if rows > most * 1.02 and engine.leaves:
         return _waves(shape, engine, rows, everywhere, prompt, table, most)
