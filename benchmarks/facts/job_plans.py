@@ -20,6 +20,7 @@ from flowrl.compiler.lower.placement import lower_placement
 from flowrl.compiler.passes.pipeline import run_passes
 from flowrl.diag.diagnostic import FlowError, InternalError
 from flowrl.machine.profile import PROFILE, Profile
+from flowrl.placement.cost.placed import HOST
 from flowrl.placement.search import search
 from flowrl.placement.shapes import shapes_of
 from flowrl.plan.plan import Memory
@@ -49,6 +50,8 @@ class Verdict:
     """The tightest entry's lines, the largest first, GiB."""
     need_gib: float = 0.0
     limit_gib: float = 0.0
+    peak_gib: float = 0.0
+    """The most of any phase on a device, whatever its limit."""
     left_out: tuple[str, ...] = ()
 
     @property
@@ -140,6 +143,7 @@ def verdict_of_document(
         lines=tuple(lines),
         need_gib=tightest.peak_bytes / GIB,
         limit_gib=tightest.limit_bytes / GIB,
+        peak_gib=max(entry.peak_bytes for entry in known if entry.pool != HOST) / GIB,
         left_out=left_out,
     )
 

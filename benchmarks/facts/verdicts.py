@@ -14,7 +14,7 @@ from benchmarks.facts import bounds
 from benchmarks.facts.causes import cause_classes, names_cause
 from benchmarks.facts.flows import document_of, text_of
 from benchmarks.facts.job_plans import Verdict, verdict_of, verdict_of_document
-from benchmarks.facts.jobs import Job, UnreadableError
+from benchmarks.facts.jobs import GIB, Job, UnreadableError
 from benchmarks.facts.memory_rows import job_of_row
 from benchmarks.facts.peers import CARD_OF, job_of
 from benchmarks.facts.records import read
@@ -62,12 +62,14 @@ def judge_works(facts: Facts, found: Found) -> None:
         job = _read(id, found, lambda record=record: job_of(record))
         if job is None:
             continue
+        size = record.get("params_b")
+        said_size = float(size) if isinstance(size, int | float) else None
         row = _row(job, WORKS, True, found)
         if row is not None:
             row["named"] = job.gpu_origin == "record"
+            row["bound_gib"] = round(bounds.least(job, said_size)[0] / GIB, 1)
             found.rows.append(row)
-        said = record.get("params_b")
-        for variant, how in _variants(job, float(said) if isinstance(said, int | float) else None):
+        for variant, how in _variants(job, said_size):
             row = _row(variant, BOUND, False, found)
             if row is not None:
                 found.rows.append(row | {"id": f"{variant.id} {_changed(job, variant)}", "bound": how})
@@ -187,6 +189,7 @@ def _told(id: str, list_: str, gpu: str, expected: bool, verdict: Verdict) -> di
         "line": verdict.line,
         "need_gib": round(verdict.need_gib, 1),
         "limit_gib": round(verdict.limit_gib, 1),
+        "peak_gib": round(verdict.peak_gib, 1),
         "lines": [(name, round(gib, 2)) for name, gib in verdict.lines],
         "left_out": [*verdict.left_out],
     }
@@ -202,6 +205,8 @@ def summary_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
         found[f"{name}: right of all"] = f"{right} of {len(here)}"
     named = [row for row in rows if row.get("named")]
     found["works, card named by the record"] = f"{sum(row['right'] for row in named)} of {len(named)}"
+    below = [row["id"] for row in rows if row.get("bound_gib", 0.0) > row["peak_gib"]]
+    found["works: planned below the bound"] = below
     causes = [row["named_cause"] for row in rows if row["list"] == OOM and row.get("named_cause") is not None]
     found["oom: refused for the cause given"] = f"{sum(causes)} of {len(causes)}"
     found["wrong"] = [row["id"] for row in rows if not row["right"] and row["list"] in BARS]

@@ -64,6 +64,13 @@ def test_what_is_refused_is_refused_for_the_cause_given() -> None:
     assert all(named)
 
 
+def test_no_plan_is_below_the_bound() -> None:
+    """What a device holds at least by the independent bound, the planner counts too."""
+    works = rows(verdicts.WORKS)
+    assert section().summary["works: planned below the bound"] == []
+    assert sum(row["bound_gib"] > 0.2 * row["peak_gib"] for row in works) > len(works) / 2
+
+
 # -- the independent bound --------------------------------------------------------------------------------------------
 
 
