@@ -229,7 +229,8 @@ class _PoolMemory:
         found: Lines = []
         for role in staying if known.growth_share else ():
             updates = [op for op in self.work.graph.ops if op.role == role.role.name and op.method == "update"]
-            work = max((bytes_of(self._at_work(role, op, 0)) for op in updates), default=0)
+            stage = self._stages[role.role.name]
+            work = max((bytes_of(self._at_work(role, op, stage)) for op in updates), default=0)
             inputs = {
                 "k": Given(known.growth_share, f"share that allocators keep: {known.source}"),
                 "u": Given(work - bytes_of(self._resident(role)), "what its update works with"),
