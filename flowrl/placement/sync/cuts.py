@@ -89,6 +89,8 @@ def stage_edges(layers: tuple[int, ...]) -> Edges:
 def chunks(size: int, parts: int) -> Edges:
     """torch.chunk's: equal parts rounded up, the last ones smaller or empty."""
     each = -(-size // parts)
+    if each * parts == size and each:
+        return tuple(range(0, size + 1, each))
     return tuple(min(size, each * part) for part in range(parts + 1))
 
 

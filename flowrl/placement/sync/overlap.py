@@ -63,14 +63,14 @@ def traffic(tensors: tuple[Tensors, ...], source: Cut, target: Cut, ends: Ends) 
     alike = _alike(tensors, source, target)
     needs = _needs(alike, source, target)
     moves = _Moves(ends, len(ends.source), len(ends.target))
-    everyone = [(needs[kind], ranks) for kind, ranks in _kinds(alike, target).items()]
     kinds: dict[int, list[tuple[tuple[int, ...], int]]] = {}
-    for need, ranks in everyone:
+    for kind, ranks in _kinds(alike, target).items():
+        need = needs[kind]
         moves.forced({who[0]: count for who, count in need.items() if len(who) == 1}, ranks)
-        open_ = sorted(each for each in need.items() if len(each[0]) > 1)
-        kinds |= dict.fromkeys(ranks, open_)
-    for rank in range(len(ends.target)):
-        moves.chosen(rank, kinds[rank])
+        kinds |= dict.fromkeys(ranks, sorted(each for each in need.items() if len(each[0]) > 1))
+    moves.begin()
+    for rank, several in sorted(kinds.items()):
+        moves.chosen(rank, several)
     return Traffic(
         local=tuple(moves.local),
         link_in=tuple(moves.link_in),
@@ -132,8 +132,8 @@ def _alike(tensors: tuple[Tensors, ...], source: Cut, target: Cut) -> dict[_Alik
         for side, (mine, theirs) in enumerate(zip(edges(source, each), edges(target, each), strict=True)):
             step = 1 if flat and side > 1 else gcd(*mine, *theirs) or 1
             unit *= step
-            here.append(tuple(edge // step for edge in mine) if step > 1 else mine)
-            there.append(tuple(edge // step for edge in theirs) if step > 1 else theirs)
+            here.append(tuple(map(step.__rfloordiv__, mine)) if step > 1 else mine)
+            there.append(tuple(map(step.__rfloordiv__, theirs)) if step > 1 else theirs)
         rule = _bare(each.rule, source, target)
         alike = _Alike(rule, each.experts, tuple(here), tuple(there), each.columns if flat else 0, flat)
         found[alike] = found.get(alike, 0) + unit
@@ -267,28 +267,43 @@ class _Moves:
         self.node_out: dict[int, int] = {}
         self._domains = [ends.domains[device] for device in ends.source]
         self._nodes = [ends.nodes[device] for device in ends.source]
+        self._rank_on = {device: rank for rank, device in enumerate(ends.source)}
         self._near: dict[tuple[tuple[int, ...], int], dict[int, int]] = {}
 
     def forced(self, solo: Mapping[int, int], ranks: Sequence[int]) -> None:
         """What only one rank holds, by that rank, to all `ranks`, which need the same."""
+        if not solo:
+            return
         by_domain: dict[int, int] = {}
+        domains = self._domains
         for who, count in solo.items():
-            by_domain[self._domains[who]] = by_domain.get(self._domains[who], 0) + count
+            domain = domains[who]
+            by_domain[domain] = by_domain.get(domain, 0) + count
         everything = sum(solo.values())
-        at = {self.ends.source[who]: count for who, count in solo.items()}
-        near: dict[int, int] = {}
+        near = dict.fromkeys(by_domain, 0)
         for rank in ranks:
             device = self.ends.target[rank]
-            domain, here = self.ends.domains[device], at.get(device, 0)
-            near[domain] = near.get(domain, 0) + 1
-            linked = by_domain.get(domain, 0)
+            domain, who = self.ends.domains[device], self._rank_on.get(device, -1)
+            linked, here = by_domain.get(domain, 0), solo.get(who, 0)
+            if domain in near:
+                near[domain] += 1
             self.local[rank] += here
             self.link_in[rank] += linked - here
             self.network_in[rank] += everything - linked
-        own = {self.ends.target[rank] for rank in ranks}
+            if here:
+                self.link_out[who] -= here
+        out, far, all_of_them = self.link_out, self.network_out, len(ranks)
         for who, count in solo.items():
-            linked = near.get(self._domains[who], 0)
-            self._send(who, (linked - (self.ends.source[who] in own)) * count, (len(ranks) - linked) * count)
+            linked = near[domains[who]]
+            out[who] += linked * count
+            far[who] += (all_of_them - linked) * count
+
+    def begin(self) -> None:
+        """What is forced counts as sent before the others choose."""
+        self.sent = [linked + far for linked, far in zip(self.link_out, self.network_out, strict=True)]
+        for who, far in enumerate(self.network_out):
+            node = self._nodes[who]
+            self.node_out[node] = self.node_out.get(node, 0) + far
 
     def chosen(self, rank: int, need: Sequence[tuple[tuple[int, ...], int]]) -> None:
         """What several ranks hold, in the order of these."""
