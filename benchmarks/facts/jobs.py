@@ -111,7 +111,8 @@ def packed_tokens(sequences: int, model: str, prompt: int, response: int) -> int
 
 def generation_of(text: str) -> str | None:
     """The generation of vLLM whose last version a text names: `vllm 0.8.3` is of 0.8; None if it names none."""
-    found = re.findall(r"(?:vllm|engine)\D{0,20}?v?0\.(\d+)(?:[\d.]*\s*->\s*v?0\.(\d+))?", text, flags=re.IGNORECASE)
+    versions = r"v?0\.(\d+)(?:[\d.]*\s*->\s*v?0\.(\d+))?"
+    found = re.findall(rf"(?:vllm\W{{0,3}}|engine upgrade\W{{0,3}}){versions}", text, flags=re.IGNORECASE)
     if not found:
         return None
     minor = int(found[-1][1] or found[-1][0])

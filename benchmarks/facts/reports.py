@@ -201,7 +201,10 @@ class _Report:
         )
         prompt = whole(first(self.facts, r"(max_)?prompt(_max)?(_len(gth)?)?(_tokens)?|max_input.*"))
         response = whole(
-            first(self.facts, r"(max_)?response(_len(gth)?)?(_tokens)?|gen(erate)?(_max)?(_len(gth)?)?|max_new_tokens")
+            first(
+                self.facts,
+                r"(max_)?(response|completion)(_len(gth)?)?(_tokens)?|gen(erate)?(_max)?(_len(gth)?)?|max_new_tokens",
+            )
         )
         if prompt and response:
             return prompt, response

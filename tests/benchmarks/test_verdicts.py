@@ -203,6 +203,7 @@ def test_rules_that_fill() -> None:
     assert card_in("an abacus") is None
     assert generation_of("vllm0.8.3") == "0.8"
     assert generation_of("engine upgrade (0.17 -> 0.20)") == "0.20"
+    assert generation_of("an engine's share 0.9, vllm_gpu_memory_utilization 0.8") is None
     assert generation_of("sglang") is None
     assert passes_of(rows=1024, minibatch=300, prompts=128) == 2
     assert packed_tokens(1, "Qwen2.5-7B", 512, 1024) == 1536
