@@ -84,9 +84,7 @@ class SyncRates(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     """The whole hand-over: pausing an engine, flushing its caches, asking all of its processes."""
     bucket_seconds: float = 0.0
-    """One bucket of tensors: handles, a collective's start, a call of the engine."""
-    bucket_bytes: float = 0.0
-    """0: no buckets."""
+    """One piece of several tensors (`memory.bucket_bytes`): handles, a collective's start, a call of the engine."""
     source: str = "assumed"
 
 

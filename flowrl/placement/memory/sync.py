@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from flowrl.graph.graph import Edge
+from flowrl.machine.sync import TRANSPORTS
 from flowrl.placement.cost.placed import Placed
 from flowrl.placement.memory import engine as engine_memory
 from flowrl.placement.memory import training as training_memory
 from flowrl.placement.memory.training import Lines
 
-DIRECT = ("cuda_ipc", "nccl")
+DIRECT = tuple(name for name, transport in TRANSPORTS.items() if transport.direct)
 """Transports that read the sender's memory while the receiver writes: neither can leave the device."""
 
 Held = Callable[[Placed], Lines]

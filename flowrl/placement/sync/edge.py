@@ -176,7 +176,7 @@ class _Edge:
         missing = self.whole - min(self.held) * width
         overlap = f"overlap of {words(self.source)} and {words(self.target)}: {self.origin}"
         tensors = max_tensors(self.tensors, self.target.cut)
-        buckets = ceil(self.whole / rates.bucket_bytes) if rates.bucket_bytes else 0
+        piece = self.profile.memory.bucket_bytes
         network = min(here.network_bytes_per_second, there.network_bytes_per_second) * rates.network
         link = min(here.device.link_bytes_per_second, there.device.link_bytes_per_second) * rates.link
         host = [
@@ -202,8 +202,8 @@ class _Edge:
             "d": Given(there.disk_bytes_per_second * fixed.disk, "one node's disk"),
             "T": Given(tensors, f"tensors of which a rank of {words(self.target)} takes a part: {self.origin}"),
             "t": Given(rates.tensor_seconds, f"a tensor ({rates.source})"),
-            "k": Given(buckets, f"buckets of {rates.bucket_bytes:,.0f} bytes"),
-            "s": Given(rates.bucket_seconds, f"a bucket ({rates.source})"),
+            "k": Given(ceil(self.whole / piece) if piece else 0, "pieces (profile: memory.bucket_bytes)"),
+            "s": Given(rates.bucket_seconds, f"a piece ({rates.source})"),
             "y": Given(fixed.sync_seconds, f"lock, cache reset ({self.profile.origin})"),
             "p": Given(rates.seconds, f"pause of an engine ({rates.source})"),
         }

@@ -63,11 +63,13 @@ def traffic(tensors: tuple[Tensors, ...], source: Cut, target: Cut, ends: Ends) 
     alike = _alike(tensors, source, target)
     needs = _needs(alike, source, target)
     moves = _Moves(ends, len(ends.source), len(ends.target))
-    kinds: dict[int, list[tuple[tuple[int, ...], int]]] = {}
+    kinds: dict[int, tuple[tuple[_Holders, int], ...]] = {}
     for kind, ranks in _kinds(alike, target).items():
         need = needs[kind]
         moves.forced({who[0]: count for who, count in need.items() if len(who) == 1}, ranks)
-        kinds |= dict.fromkeys(ranks, sorted(each for each in need.items() if len(each[0]) > 1))
+        several = sorted(each for each in need.items() if len(each[0]) > 1)
+        held_by = tuple((moves.holders(who), count) for who, count in several)
+        kinds |= dict.fromkeys(ranks, held_by)
     moves.begin()
     for rank, several in sorted(kinds.items()):
         moves.chosen(rank, several)
@@ -257,6 +259,15 @@ def _in_box(end: int, box: tuple[int, int, int, int], width: int) -> int:
 # -- who sends it -----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Holders:
+    """Ranks that hold the same."""
+
+    near: dict[int, dict[int, int]]
+    """Link domain → device → rank."""
+    nodes: dict[int, list[int]]
+
+
 class _Moves:
     """Choices of senders, and what they have sent so far."""
 
@@ -268,7 +279,7 @@ class _Moves:
         self._domains = [ends.domains[device] for device in ends.source]
         self._nodes = [ends.nodes[device] for device in ends.source]
         self._rank_on = {device: rank for rank, device in enumerate(ends.source)}
-        self._near: dict[tuple[tuple[int, ...], int], dict[int, int]] = {}
+        self._holders: dict[tuple[int, ...], _Holders] = {}
 
     def forced(self, solo: Mapping[int, int], ranks: Sequence[int]) -> None:
         """What only one rank holds, by that rank, to all `ranks`, which need the same."""
@@ -305,36 +316,33 @@ class _Moves:
             node = self._nodes[who]
             self.node_out[node] = self.node_out.get(node, 0) + far
 
-    def chosen(self, rank: int, need: Sequence[tuple[tuple[int, ...], int]]) -> None:
+    def holders(self, who: tuple[int, ...]) -> _Holders:
+        """These ranks, by where they are."""
+        found = self._holders.get(who)
+        if found is None:
+            found = self._holders[who] = _Holders({}, {})
+            for rank in who:
+                found.near.setdefault(self._domains[rank], {})[self.ends.source[rank]] = rank
+                found.nodes.setdefault(self._nodes[rank], []).append(rank)
+        return found
+
+    def chosen(self, rank: int, need: Sequence[tuple[_Holders, int]]) -> None:
         """What several ranks hold, in the order of these."""
         device = self.ends.target[rank]
-        domain = self.ends.domains[device]
+        domain, sent, out = self.ends.domains[device], self.sent, self.node_out
         for who, count in need:
-            near = self._near.get((who, domain))
+            near = who.near.get(domain)
             if near is None:
-                near = self._near[who, domain] = self._within(who, domain)
-            if device in near:
-                self.local[rank] += count
-            elif near:
-                self.link_in[rank] += count
-                self._send(min(near.values(), key=self.sent.__getitem__), count, 0)
-            else:
                 self.network_in[rank] += count
-                self._send(self._far(who), 0, count)
-
-    def _within(self, who: tuple[int, ...], domain: int) -> dict[int, int]:
-        """Holders in a link domain, by their devices."""
-        return {self.ends.source[each]: each for each in who if self._domains[each] == domain}
-
-    def _far(self, who: tuple[int, ...]) -> int:
-        least = min(self.node_out.get(self._nodes[each], 0) for each in who)
-        node = next(self._nodes[each] for each in who if self.node_out.get(self._nodes[each], 0) == least)
-        return min((each for each in who if self._nodes[each] == node), key=self.sent.__getitem__)
-
-    def _send(self, who: int, linked: int, far: int) -> None:
-        self.link_out[who] += linked
-        self.network_out[who] += far
-        self.sent[who] += linked + far
-        if far:
-            node = self._nodes[who]
-            self.node_out[node] = self.node_out.get(node, 0) + far
+                node = min(who.nodes, key=out.__getitem__)
+                sender = min(who.nodes[node], key=sent.__getitem__)
+                self.network_out[sender] += count
+                out[node] += count
+            elif device in near:
+                self.local[rank] += count
+                continue
+            else:
+                self.link_in[rank] += count
+                sender = min(near.values(), key=sent.__getitem__)
+                self.link_out[sender] += count
+            sent[sender] += count
