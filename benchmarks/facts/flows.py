@@ -16,6 +16,8 @@ from flowrl.spec.blocks import EngineDocument
 FOLDER = Path(__file__).parent
 """Where `reward.py:score` is found."""
 AXES = ("tp", "pp", "cp", "ep")
+MODULES_OF_TRAINER = ("real", "real-heuristic")
+"""Systems that decode with the modules of their trainer, launch by launch, and not with an engine of its own."""
 MODELS = {"actor": "policy", "critic": "value", "reward": "reward_model", "cost": "cost_model"}
 
 
@@ -131,6 +133,8 @@ def _generating(case: Case) -> dict[str, Any]:
     said: dict[str, Any] = {"weights_dtype": "fp8"} if "fp8 gen" in case.record.dtype else {}
     if case.at_once is not None:
         said["max_sequences"] = case.at_once
+    if case.record.engine in MODULES_OF_TRAINER:
+        said["cuda_graphs"] = False
     return said
 
 

@@ -48,6 +48,7 @@ RULES: Mapping[str, str] = {
     "every rank has a row; of FSDP and DeepSpeed dp",
     "host optimizer": "OpenRLHF keeps optimizers in host memory (--adam_offload of its scripts and tables)",
     "batches of generation": "of HF and DeepSpeed the micro rollout batch of the notes",
+    "graphs": "engines capture graphs; ReaL decodes with its trainer's modules, launch by launch",
     "split": "shares of the parts: as said; else half for generation; standalone models 1:1:2:2:2 (reference, reward, "
     "actor, critic, engines)",
     "lag": "async or one-step off without a number: lag 1; a threshold under 1 is lag 1 with partial rollout",
