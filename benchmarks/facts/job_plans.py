@@ -75,16 +75,20 @@ def verdict_of(job: Job) -> Verdict:
 
 
 def _with_share_of_free(job: Job, verdict: Verdict) -> Verdict:
-    """The verdict where the engine's share is one of what the roles that stay leave free; the first one if that does
-    not fit either."""
+    """The verdict where the engine's share is one of what the roles that stay leave free when it starts, before there
+    are optimizer states: SGLang's counts its weights, vLLM's before 0.7 is taken of what they leave too. The first
+    verdict if that does not fit either."""
     engine = job.party("actor_infer")
-    held = sum(gib for name, gib in verdict.lines if name.split(" ")[0] != "actor_infer")
     if engine is None or not verdict.phase.startswith("actor_infer.") or "kv_fraction" not in engine.engine:
         return verdict
-    free = 1.0 - held / verdict.limit_gib
-    if free * engine.engine["kv_fraction"] < SMALLEST_SHARE:
+    others = ((name, gib) for name, gib in verdict.lines if name.split(" ")[0] != "actor_infer")
+    free = verdict.limit_gib - sum(gib for name, gib in others if not name.endswith("optimizer states"))
+    share = float(engine.engine["kv_fraction"])
+    weights = dict(verdict.lines).get("actor_infer weights", 0.0) if engine.backend == "vllm" else 0.0
+    taken = (weights + share * (free - weights)) / verdict.limit_gib
+    if taken < SMALLEST_SHARE:
         return verdict
-    smaller = replace(engine, engine={**engine.engine, "kv_fraction": round(free * engine.engine["kv_fraction"], 4)})
+    smaller = replace(engine, engine={**engine.engine, "kv_fraction": round(taken, 4)})
     parties = tuple(smaller if party is engine else party for party in job.parties)
     generation = "v0" if engine.backend == "vllm" else job.generation
     again = _verdict_as_filled(replace(job, parties=parties, generation=generation))
