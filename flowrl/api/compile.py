@@ -32,6 +32,7 @@ from flowrl.placement.cost.workload import Workload
 from flowrl.placement.place import place
 from flowrl.placement.request import Placement, PlacementRequest
 from flowrl.placement.shapes import handed_on, shapes_of
+from flowrl.placement.sync.stage import edge_syncs
 from flowrl.placement.time.instructions import duration_lines, seconds_of, work_of
 from flowrl.placement.time.interval import interval_lines
 from flowrl.plan.digests import catalogue_digest, digest
@@ -158,6 +159,7 @@ def _compile_stage(spec: FlowSpec, index: int, placed: _Placed, cluster: Cluster
         ),
         decisions=placement.decisions,
         run=placed.run,
+        syncs=edge_syncs(graph, placement.pools, shapes, cluster, request, placement.decisions),
         gate=lower_gate(spec, index),
         starts_from=_starts_from(graph),
     )

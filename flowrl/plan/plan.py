@@ -101,6 +101,21 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """In seconds. They add up to the duration of each of `instructions`."""
 
 
+class EdgeSync(msgspec.Struct, frozen=True, kw_only=True):
+    """How the weights of one edge go from shards to shards; its seconds are those of its two instructions."""
+
+    edge: str
+    """Its id."""
+    transport: str
+    """As written, or what it is counted as: shared_memory, cuda_ipc, nccl, object_store, disk."""
+    way: str
+    """shards: each receiver takes what it lacks of its shards; gather: the trainer gathers whole tensors on each of its
+    ranks; broadcast: it gathers them and sends them to every receiver."""
+    lines: tuple[LedgerLine, ...]
+    """Bytes, of all receivers together: on the device already (local), over the links of a node or a link domain, over
+    the network; of whole tensors, gathered and broadcast."""
+
+
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """What the virtual clock says of the steady state."""
 
@@ -192,6 +207,8 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     estimate: Estimate
     decisions: tuple[Decision, ...]
     run: StageRun
+    syncs: tuple[EdgeSync, ...] = ()
+    """Each weights edge between devices."""
     gate: Gate | None = None
     starts_from: dict[str, str] = {}
     """Model name → `STAGE.ROLE` whose checkpoint it starts from."""
