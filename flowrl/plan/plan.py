@@ -112,8 +112,10 @@ class EdgeSync(msgspec.Struct, frozen=True, kw_only=True):
     """shards: each receiver takes what it lacks of its shards; gather: the trainer gathers whole tensors on each of its
     ranks; broadcast: it gathers them and sends them to every receiver."""
     lines: tuple[LedgerLine, ...]
-    """Bytes, of all receivers together: on the device already (local), over the links of a node or a link domain, over
-    the network; of whole tensors, gathered and broadcast."""
+    """Bytes that the way moves, of all devices together."""
+    overlap: tuple[LedgerLine, ...] = ()
+    """Bytes by link that shards of both ends have in common: on the receiving device already (local), over the links
+    of a node or a link domain, over the network. What `shards` moves; less than the other ways do."""
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):

@@ -54,7 +54,7 @@ EIGHT = Layout(dp=8), Layout(dp=4, tp=2)
 def test_every_line_is_its_formula(transport: str | None, way: str | None, trainer: str) -> None:
     sync = sync_of(*ends(*EIGHT, together=False, trainer=trainer), transport, way)
     assert sync.seconds == sum(each.value for each in (*sync.send, *sync.receive)) > 0
-    for each in (*sync.send, *sync.receive, *sync.links):
+    for each in (*sync.send, *sync.receive, *sync.links, *sync.overlap):
         assert each.value == pytest.approx(evaluate(each.formula, each.inputs))
         assert set(each.origins) == set(each.inputs)
         assert each.role in ("actor_train", "actor_infer")
@@ -82,6 +82,7 @@ def test_a_broadcast_sends_all_and_shards_send_a_part() -> None:
     assert broadcast.receive[0].value == pytest.approx(whole / (card * rates["broadcast"].network))
     assert shards.receive[0].value == pytest.approx(whole / 2 / (card * rates["shards"].network), rel=1e-3)
     assert {line.what: line.value for line in broadcast.links}["weights broadcast"] == 8 * whole
+    assert broadcast.overlap == shards.overlap == shards.links
     assert sum(line.value for line in shards.links) == pytest.approx(8 * whole / 2, rel=1e-3)
 
 

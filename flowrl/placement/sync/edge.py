@@ -45,7 +45,9 @@ class Sync:
     receive: tuple[LedgerLine, ...]
     """Seconds of the receiver's: with the trainer's, how long the edge keeps the receiver waiting."""
     links: tuple[LedgerLine, ...]
-    """Bytes by link."""
+    """Bytes that the way moves."""
+    overlap: tuple[LedgerLine, ...]
+    """Bytes by link of the overlap plan: the same for `shards`, the least that any way could move for others."""
 
     @property
     def seconds(self) -> float:
@@ -149,7 +151,7 @@ class _Edge:
         if rates_apply:
             receive.append(self._line("tensors taken up", True, "T*t + k*s", inputs))
         receive.append(self._line("hand-over", True, "p + y" if rates_apply else "y", inputs))
-        return Sync(self.transport, self.way, tuple(send), tuple(receive), self._links(what, inputs))
+        return Sync(self.transport, self.way, tuple(send), tuple(receive), self.links(what), self.overlap(what))
 
     def _by_host(self, what: str, inputs: Inputs) -> tuple[list[LedgerLine], list[LedgerLine]]:
         """Through host memory or a disk: each rank writes what it holds, each receiver reads what it needs."""
@@ -227,30 +229,35 @@ class _Edge:
         cards = min(by_node.values())
         return Given(min(link, cards * network), f"{cards} network cards of a node, at most a link")
 
-    def _links(self, what: str, inputs: Inputs) -> tuple[LedgerLine, ...]:
-        """Bytes by link: as the overlap plan has them, or as the way moves them."""
-        moved, width = self.moved, self.width
+    def overlap(self, what: str) -> tuple[LedgerLine, ...]:
+        """Bytes of the overlap plan, all receivers together."""
+        moved = self.moved
+        sums = {"local": moved.local, "over links": moved.link_in, "over the network": moved.network_in}
+        how = f"what shards of {words(self.source)} and {words(self.target)} have in common: {self.origin}"
+        given = {name: {**self._width(), "e": Given(sum(each), how)} for name, each in sums.items()}
+        lines = (line(f"{what} {name}", self.target.role, "bytes", "w*e", inputs) for name, inputs in given.items())
+        return tuple(each for each in lines if each.value)
+
+    def links(self, what: str) -> tuple[LedgerLine, ...]:
+        """Bytes as the way moves them, of all devices together."""
         if self.way == "shards":
-            sums = {"local": moved.local, "links": moved.link_in, "network": moved.network_in}
-            totals = {name: sum(each) * width for name, each in sums.items()}
-        else:
-            gathered = sum(self.whole - each * width for each in self.held)
-            sent = self.whole * len(self.target.devices) if self.way == "broadcast" else 0
-            totals = {"gathered by the trainer": gathered, "broadcast": sent}
-        how = f"{WORDS[self.way]}, {self.transport}"
-        return tuple(
-            line(f"{what} {name}", self.target.role, "bytes", "v", {"v": Given(value, how)})
-            for name, value in totals.items()
-            if value
-        )
+            return self.overlap(what)
+        inputs = {
+            **self._width(),
+            "P": Given(self.whole // self.width, f"all of it, once: {self.origin}"),
+            "n": Given(len(self.source.devices), f"ranks of {self.source.role}"),
+            "h": Given(sum(self.held), f"held by {words(self.source)}, together"),
+            "m": Given(len(self.target.devices), f"ranks of {self.target.role}"),
+        }
+        gathered = line(f"{what} gathered", self.source.role, "bytes", "w*(n*P - h)", inputs)
+        sent = line(f"{what} broadcast", self.target.role, "bytes", "w*m*P", inputs)
+        return (gathered, sent) if self.way == "broadcast" else (gathered,)
+
+    def _width(self) -> dict[str, Given]:
+        return {"w": Given(self.width, "bytes of a weight in compute")}
 
 
 _TAKEN = {"gather": "taken up", "broadcast": "broadcast"}
-WORDS = {
-    "shards": "what each receiver lacks of its shards",
-    "gather": "whole tensors on each rank of the trainer",
-    "broadcast": "whole tensors, to every receiver",
-}
 
 
 def max_tensors(tensors: tuple[Tensors, ...], cut: Cut) -> int:

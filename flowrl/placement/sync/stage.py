@@ -33,5 +33,6 @@ def edge_syncs(
         source, target = (placed.get(end.split(".")[0]) for end in (edge.source, edge.target))
         if source is not None and target is not None and source.shape is not None:
             sync = sync_of(source, target, edge.transport)
-            found.append(EdgeSync(edge=edge.id, transport=sync.transport, way=sync.way, lines=sync.links))
+            told = {"transport": sync.transport, "way": sync.way}
+            found.append(EdgeSync(edge=edge.id, **told, lines=sync.links, overlap=sync.overlap))
     return tuple(found)
