@@ -23,7 +23,7 @@ from flowrl.execution.critical import critical_circle
 from flowrl.execution.steady import is_plain, steady
 from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
-from flowrl.machine.profile import PROFILE, Profile
+from flowrl.machine.profile import PROFILE, Profile, with_generation
 from flowrl.machine.shape import ModelShape
 from flowrl.placement.place import place
 from flowrl.placement.request import Placement, PlacementRequest
@@ -97,7 +97,9 @@ def _plan(case: Case, layouts: bool, note: str) -> Planned:
 
 def seconds_of(planned: Planned, profile: Profile) -> dict[str, float]:
     """Seconds of each instruction of the program under `profile`."""
-    placement = planned.placement
+    placement, generation = planned.placement, planned.case.generation
+    if generation:
+        profile = with_generation(profile, generation)
     return durations(
         planned.graph,
         placement.pools,

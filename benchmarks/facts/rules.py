@@ -49,6 +49,7 @@ RULES: Mapping[str, str] = {
     "host optimizer": "OpenRLHF keeps optimizers in host memory (--adam_offload of its scripts and tables)",
     "batches of generation": "of HF and DeepSpeed the micro rollout batch of the notes",
     "graphs": "engines capture graphs; ReaL decodes with its trainer's modules, launch by launch",
+    "generations": "of backends, by system: NeMo RL hands weights over in packed buffers",
     "split": "shares of the parts: as said; else half for generation; standalone models 1:1:2:2:2 (reference, reward, "
     "actor, critic, engines)",
     "lag": "async or one-step off without a number: lag 1; a threshold under 1 is lag 1 with partial rollout",
@@ -109,6 +110,11 @@ class Case:
     """Whether rows of different lengths share a micro-batch without padding."""
 
     @property
+    def generation(self) -> Mapping[str, str]:
+        """Of its backends, where it is not the current one."""
+        return GENERATIONS.get(self.record.engine, {})
+
+    @property
     def tokens(self) -> float:
         """Of a step, prompts and responses."""
         return self.prompts * self.samples * (self.prompt_mean + self.response_mean)
@@ -142,6 +148,8 @@ def _normal(z: float) -> float:
 
 IN_PLACE = ("real", "real-heuristic", "deepspeed-chat", "hybridflow", "nemo-aligner")
 """Systems whose engines generate beside the states of training, which stay on the devices."""
+GENERATIONS: Mapping[str, Mapping[str, str]] = {"nemo": {"sync": "packed"}}
+"""System → generations of backends (flowrl/machine/profile.py), where they are not the current ones."""
 LENDING = re.compile(r"\blent\b|lending|hybrid trainer", re.IGNORECASE)
 PADDED = re.compile(r"remove_padding off|without packing|padded", re.IGNORECASE)
 
