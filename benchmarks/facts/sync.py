@@ -27,7 +27,7 @@ from flowrl.compiler.lower.cluster import lower_cluster
 from flowrl.compiler.lower.placement import lower_placement
 from flowrl.diag.diagnostic import FlowError
 from flowrl.machine.models import CARDS
-from flowrl.machine.profile import PROFILE, Profile
+from flowrl.machine.profile import PROFILE, Profile, with_generation
 from flowrl.placement.cost.placed import Placed, placed_roles
 from flowrl.placement.shapes import shapes_of
 from flowrl.placement.sync.cuts import Cut
@@ -42,6 +42,7 @@ RULES: Mapping[str, str] = {
     "layout": "of a mapping `A1xB2 -> C4`, as it says, its devices the product of its sizes; else the trainer has ep 8 "
     "for experts, tp 8 for megatron on whole nodes, and engines the least tp whose shard is under 60 % of a device",
     "devices": "as the record or its mapping says; of `T8 P8 -> Tg8` without a number, those that hold one copy",
+    "generation": "tensor by tensor where the record says so or speaks of a plain NCCL broadcast, else the present one",
     "measured": "the middle of a range; of several versions the last one that is no total and no bound",
     "wake": "a colocated time has the engine's wake in it (profile: wake_seconds)",
 }
@@ -189,6 +190,9 @@ def _row(record: Record, measured: tuple[float, str], profile: Profile) -> dict[
     backend = next((each for each in ("megatron", "deepspeed") if each in record.train_backend.lower()), "fsdp")
     ends = _ends(record, name, model, backend)
     way = _way(record, ends)
+    said = f"{record.notes} {record.placement} {record.raw.get('source')}".lower()
+    old = re.search(r"nccl broadcast|tensor.by.tensor", said)
+    profile = with_generation(profile, {"sync": "tensors"}) if old else profile
     sync = plan(model, record, ends, backend, way, profile)
     wake = profile.fixed.wake_seconds if ends.together else 0.0
     predicted = sync.seconds + wake
