@@ -116,7 +116,7 @@ class FixedCosts(msgspec.Struct, frozen=True, kw_only=True):
     wake_seconds: float = 0.0
     """Putting an engine to sleep or waking it, beside its bytes."""
     op_seconds: float = 0.0
-    """The controller's part of one firing of an op on devices: dispatch, collection, data movement."""
+    """The controller's part of one op on devices in a step: dispatch, collection, data movement."""
     row_seconds: float = 0.0
     """The controller's part of one row of such a firing."""
     straggle: float = 0.0
@@ -132,6 +132,16 @@ class Constant(msgspec.Struct, frozen=True, kw_only=True):
     high: float
     prior: float
     """What it is without measurements."""
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a measured or refitted figure comes from."""
+
+    how: str
+    """What was measured, with its unit."""
+    spread: float = 0.0
+    """Relative: quartile distance of its repeats, or what the fit leaves."""
+    repeats: int = 1
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
@@ -153,6 +163,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True)
     """Hand-overs of weights, by way, `broadcast`, or by way and generation, `broadcast@tensors`."""
     error: float = 0.0
     """Relative error of a step's time: the interval of an estimate."""
+    measured: dict[str, Measured] = {}
+    """Path of a figure → where it comes from, as far as this machine or a run gave it."""
     free: dict[str, list[float]] = {}
     """Path of a constant → lowest, highest and prior value."""
 
