@@ -98,8 +98,8 @@ def test_a_changed_reward_function_moves_the_code_digest_only(ppo: Plan, tmp_pat
 
 
 def test_a_profile_of_a_file_is_what_the_plan_is_made_with(ppo: Plan, tmp_path: Path) -> None:
-    """A GPU that reaches half as much trains longer; the lines name the file, and the digest tells the plans apart."""
-    slow = with_constants(PROFILE, {"device.gpu.train": value_of(PROFILE, "device.gpu.train") / 2})
+    """With a slower controller a step takes longer; the digest tells the plans apart."""
+    slow = with_constants(PROFILE, {"fixed.op_seconds": value_of(PROFILE, "fixed.op_seconds") + 10})
     (tmp_path / "slow.toml").write_text(write_profile(slow))
     made = api.plan(EXAMPLES / "ppo.yaml", cluster="16xH100-80G", profile=tmp_path / "slow.toml")
     assert made.digests.profile != ppo.digests.profile
