@@ -1,0 +1,163 @@
+"""What one role holds on a device: between ops, at work, while it is loaded and while weights come and go.
+
+Takes a Placed role and the workload; gives ledger lines, kept by all that they depend on for the candidates of one
+search. Knows no other role: pool.py adds up what several hold at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+
+from flowrl.graph.graph import Kind, Op
+from flowrl.graph.judges import reads_answers
+from flowrl.graph.params import ForwardParams, ScoreParams, UpdateParams
+from flowrl.placement.cost.denoiser import sampler_lines
+from flowrl.placement.cost.ledger import Given, bytes_of, line
+from flowrl.placement.cost.placed import Placed
+from flowrl.placement.cost.workload import Workload
+from flowrl.placement.memory import engine as engine_memory
+from flowrl.placement.memory import training as training_memory
+from flowrl.placement.memory.training import Lines
+from flowrl.plan.plan import LedgerLine
+
+HOLDS_LOGITS = ("sft",)
+"""Losses whose plain loops keep all logits through the backward pass; those of policies let go of them."""
+
+
+class RoleMemory:
+    """One role of a pool whose devices have `limit` bytes each."""
+
+    def __init__(self, work: Workload, placed: Placed, limit: int) -> None:
+        self.work, self.placed, self.limit = work, placed, limit
+        self.name, self.offloaded, self.pp = placed.role.name, placed.offloaded, placed.layout.pp
+        self.has_model, on_cpu = placed.shape is not None, placed.device.is_cpu
+        self.is_engine = engine_memory.is_engine(placed)
+        self.wakes = self.offloaded and self.is_engine and not on_cpu
+        self.staged = self.wakes and placed.profile.engine_memory(placed.backend).staged
+        layout = placed.layout
+        axes = (layout.dp, layout.tp, layout.pp, layout.cp, layout.ep, placed.layout_origin, placed.kv_origin)
+        state = (placed.offloaded, placed.recompute, placed.shared, placed.group.name, limit)
+        self._where = (self.name, len(placed.pool.devices), *axes, *state)
+
+    def load(self, stage: int) -> Lines | None:
+        """While it is loaded; None for what loads no model, and for engines, which start against their own share."""
+        if self.placed.backend == "diffusers":
+            return sampler_lines(self.placed)
+        if not self.has_model or self.is_engine:
+            return None
+        return self._kept(("load", stage), lambda: training_memory.load_lines(self.placed, stage))
+
+    def start(self) -> tuple[Lines, int] | None:
+        """What an engine on a GPU must find room for when it starts, and in how much."""
+        longest = self._longest() if self.is_engine and self.has_model and not self.placed.device.is_cpu else None
+        if longest is None:
+            return None
+        lengths = self.work.lengths(longest)
+        lines = self._kept(("start",), lambda: engine_memory.start_lines(self.placed, lengths))
+        return lines, engine_memory.engine_limit_bytes(self.placed, self.limit)
+
+    def at_work(self, op: Op, stage: int) -> Lines:
+        return self._kept((op.id, stage), lambda: self._work_lines(op, stage))
+
+    def resident(self, stage: int) -> Lines:
+        """Between its ops, if it stays."""
+        return self._kept(("held", stage), lambda: self._resident_lines(stage))
+
+    def left(self, stage: int) -> Lines:
+        """On the device while another role works there; of one that sleeps the same at every stage."""
+        if not self.offloaded:
+            return self.resident(stage)
+        return self._kept(("asleep",), lambda: engine_memory.asleep_lines(self.placed))
+
+    def grown(self, stage: int) -> Lines:
+        """Blocks that the allocator of a trainer that stays keeps after its update, when an engine has woken."""
+        known = self.placed.profile.memory
+        if not self.placed.role.trainable or self.offloaded or not known.growth_share:
+            return []
+        return self._kept(("grown", stage), lambda: [self._grown_line(stage, known.growth_share, known.source)])
+
+    def sent(self) -> Lines:
+        """Beside what it holds while its weights are sent."""
+        return self._kept(("sent",), lambda: training_memory.export_lines(self.placed, []))
+
+    def received(self) -> Lines:
+        """Beside what it holds while new weights come in."""
+        return self._kept(("received",), lambda: engine_memory.receive_lines(self.placed, []))
+
+    def awake(self) -> Lines:
+        """Of an engine whose weights are awake and whose cache is not."""
+        return self._kept(("awake",), lambda: engine_memory.awake_lines(self.placed))
+
+    def _kept(self, key: tuple[object, ...], make: Callable[[], Lines]) -> Lines:
+        """Lines by all that they depend on: the candidates of a search differ in one role or two."""
+        key = (*key, *self._where)
+        found = self.work.lines.get(key)
+        if found is None:
+            found = self.work.lines[key] = make()
+        return found
+
+    def _grown_line(self, stage: int, share: float, source: str) -> LedgerLine:
+        updates = [op for op in self.work.graph.ops if op.role == self.name and op.method == "update"]
+        most = max((bytes_of(self.at_work(op, stage)) for op in updates), default=0)
+        inputs = {
+            "k": Given(share, f"share that allocators keep: {source}"),
+            "u": Given(most - bytes_of(self.resident(stage)), "what its update works with"),
+        }
+        return line("blocks its allocator keeps", self.name, "bytes", "k*u", inputs)
+
+    def _work_lines(self, op: Op, stage: int) -> Lines:
+        placed = self.placed
+        if placed.shape is None:
+            return self.resident(stage)
+        if placed.backend == "diffusers":
+            tokens = self.work.lengths(op).most
+            inputs = {"a": training_memory.layer_activations(placed), "T": Given(tokens, "tokens of one pass")}
+            return [*sampler_lines(placed), line("layer work", self.name, "bytes", "T*a", inputs)]
+        if self.work.writes_text(op):
+            return engine_memory.generate_lines(placed, self.work.rows(op), self.work.lengths(op), self.limit)
+        if self.is_engine or reads_answers(op):
+            return self.resident(stage)
+        tokens, micro_batches = self._micro_batch(op)
+        if not isinstance(op.params, UpdateParams):
+            return training_memory.forward_lines(placed, tokens, stage)
+        held = op.params.loss in HOLDS_LOGITS
+        return training_memory.update_lines(placed, tokens, micro_batches, stage, held=held)
+
+    def _micro_batch(self, op: Op) -> tuple[Given, int]:
+        """Tokens of one micro-batch on a device and how many there are: at least one whole sequence, at most all rows.
+        cp cuts a sequence over its devices."""
+        wanted, key = 16384, op.method
+        if isinstance(op.params, UpdateParams | ForwardParams | ScoreParams):
+            wanted = op.params.micro_batch_tokens
+        longest, rows = self.work.lengths(op).most, engine_memory.rows_per_rank(self.placed, self.work.rows(op))
+        longest = -(-longest // self.placed.layout.cp)
+        origin = self.work.request.origin("roles", self.name, key, "micro_batch_tokens")
+        if origin == "default":
+            origin = self.work.request.origin("roles", self.name, "micro_batch_tokens")
+        passes = self.work.passes(op)
+        rows = rows if passes is None else ceil(rows * passes.value)
+        whole = rows * longest
+        if wanted < longest:
+            return Given(longest, f"one longest sequence, over micro_batch_tokens {wanted:,} ({origin})"), rows
+        if whole <= wanted:
+            return Given(whole, f"all {rows:,} rows of a rank at their longest, under micro_batch_tokens {wanted:,}"), 1
+        return Given(wanted, f"micro_batch_tokens, {origin}"), -(-whole // wanted)
+
+    def _resident_lines(self, stage: int) -> Lines:
+        placed = self.placed
+        if placed.backend == "diffusers":
+            return sampler_lines(placed)
+        if placed.shape is None:
+            inputs = {"g": Given(placed.role.engine.gpu_bytes or 0, f"roles.{self.name}.engine.gpu_bytes")}
+            return [line("function", self.name, "bytes", "g", inputs)]
+        if placed.role.kind is Kind.GENERATOR or self.is_engine:
+            longest = self._longest()
+            lengths = self.work.lengths(longest) if longest is not None else None
+            return engine_memory.resident_lines(placed, lengths, self.limit)
+        return training_memory.resident_lines(placed, stage)
+
+    def _longest(self) -> Op | None:
+        """The op that the engine's cache is made for: the one with the longest rows."""
+        own = [op for op in self.work.graph.ops if op.role == self.name]
+        return max(own, key=lambda op: self.work.lengths(op).most, default=None)
