@@ -114,10 +114,15 @@ def placed_roles(
                 adapter=_adapter(role, model, shapes),
                 adapter_origin=request.origin("models", model.name, "lora", "rank") if model is not None else "default",
                 profile=request.profile,
-                shared=role.shares in resident or _is_hybrid(graph, role, resident),
+                shared=is_shared(graph, role, resident),
             )
         )
     return tuple(found)
+
+
+def is_shared(graph: Graph, role: Role, resident: set[str]) -> bool:
+    """Whether the role works with the weights of a trainer that is `resident` in its pool: any one of them will do."""
+    return role.shares in resident or _is_hybrid(graph, role, resident)
 
 
 def _is_hybrid(graph: Graph, role: Role, resident: set[str]) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log2
 
+from flowrl.machine.cluster import NodeGroup
 from flowrl.machine.local import LOCAL
 from flowrl.machine.profile import DeviceRates
 from flowrl.placement.cost.ledger import Given
@@ -79,7 +80,7 @@ def axis_group(placed: Placed, axis: str) -> Group:
 
 def group_of_ranks(placed: Placed, size: int, stride: int = 1) -> Group:
     """`size` ranks, each `stride` after the last, in the pool's order of devices."""
-    linked = _linked(placed)
+    linked = linked_devices(placed.group, placed.pool.devices)
     device, achieved = placed.device, shares(placed)
     return _group(
         size,
@@ -92,10 +93,9 @@ def group_of_ranks(placed: Placed, size: int, stride: int = 1) -> Group:
     )
 
 
-def _linked(placed: Placed) -> int:
-    """Neighbouring devices of the pool that talk by links: those in a node, or in a domain of several nodes."""
-    group = placed.group
-    return _linked_of(placed.pool.devices, max(1, group.linked_devices // group.devices_per_node))
+def linked_devices(group: NodeGroup, devices: tuple[str, ...]) -> int:
+    """Neighbouring devices of a pool that talk by links: those in a node, or in a domain of several nodes."""
+    return _linked_of(devices, max(1, group.linked_devices // group.devices_per_node))
 
 
 @lru_cache(maxsize=1024)

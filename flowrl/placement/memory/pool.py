@@ -70,7 +70,9 @@ def limit_bytes(pool: Pool, pools: Sequence[Pool], cluster: Cluster) -> int:
 
 def _phases(work: Workload, pool: Pool, placed: tuple[Placed, ...], limit: int) -> Iterator[Memory]:
     sides = [RoleMemory(work, each, limit) for each in placed]
-    always = overhead_lines(work.request.profile, pool, placed, limit)
+    is_cpu = any(each.device.is_cpu for each in placed)
+    counted = sum(is_cpu or not is_engine(each) for each in placed)
+    always = overhead_lines(work.request.profile, pool, counted, limit, is_cpu=is_cpu)
     for first, end, stages in stage_groups([side.pp for side in sides], len(pool.devices)):
         by_role = {side.name: stage for side, stage in zip(sides, stages, strict=True)}
         for phase, lines, own_limit in phases(work.graph, sides, by_role, always, []):
@@ -89,11 +91,9 @@ def devices_text(devices: Sequence[str], first: int, end: int) -> str:
     return devices[first] if end - first == 1 else f"{devices[first]} .. {devices[end - 1]}"
 
 
-def overhead_lines(profile: Profile, pool: Pool, placed: Sequence[Placed], limit: int) -> Lines:
-    """In every phase: processes of the roles, but for engines on GPUs, whose own lines have theirs; and the reserve."""
+def overhead_lines(profile: Profile, pool: Pool, counted: int, limit: int, *, is_cpu: bool) -> Lines:
+    """In every phase: processes of the `counted` roles (engines on GPUs have their own lines), and the reserve."""
     known = profile.memory
-    is_cpu = any(each.device.is_cpu for each in placed)
-    counted = [each for each in placed if is_cpu or not is_engine(each)]
     process = (
         Given(known.cpu_process_bytes, f"python with torch: {known.source}")
         if is_cpu
@@ -103,7 +103,7 @@ def overhead_lines(profile: Profile, pool: Pool, placed: Sequence[Placed], limit
         "r": Given(known.reserve_share, f"fragmentation: {known.source}"),
         "M": Given(limit, f"catalogue {pool.device}"),
         "C": process,
-        "roles": Given(len(counted), f"pool {pool.name}"),
+        "roles": Given(counted, f"pool {pool.name}"),
     }
     processes = [line("processes", None, "bytes", "C*roles", inputs)] if counted else []
     return [*processes, line("reserve for fragmentation", None, "bytes", "r*M", inputs)]

@@ -1,0 +1,277 @@
+"""What one role costs in one layout on devices of one kind, as numbers: what a search compares candidates by.
+
+Takes a workload and a cluster; gives RoleCosts, made from the same ledger lines as a plan and kept by value for as long
+as a search lasts. A pool's phases in bytes are put together from them as those of its ledger are (memory/phases.py).
+Knows no candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from flowrl.graph.graph import Edge, EdgeKind, Graph, Op
+from flowrl.machine.cluster import Cluster, NodeGroup
+from flowrl.placement.cost.ledger import bytes_of
+from flowrl.placement.cost.placed import Placed, group_of, is_shared, placed_roles
+from flowrl.placement.cost.rates import linked_devices
+from flowrl.placement.cost.workload import Workload
+from flowrl.placement.memory.engine import is_engine
+from flowrl.placement.memory.host import off_device_lines
+from flowrl.placement.memory.phases import phases, stage_groups
+from flowrl.placement.memory.pool import devices_text, limit_bytes, overhead_lines
+from flowrl.placement.memory.role import RoleMemory
+from flowrl.placement.memory.training import host_lines
+from flowrl.placement.sync.edge import sync_of
+from flowrl.placement.time.ops import Lines, OpTime
+from flowrl.plan.plan import LedgerLine, Memory, Pool, RolePlacement
+
+Key = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Site:
+    """Devices that roles may be placed on. Made once, asked often: costs are kept by its `key`."""
+
+    pool: Pool
+    """Without roles."""
+    pools: tuple[Pool, ...]
+    """All that share the cluster with it: on a CPU slots share memory and cores."""
+    group: NodeGroup
+    limit_bytes: int
+    """Of one device."""
+    key: Key
+    """All of it that costs of a single role depend on."""
+
+    @property
+    def count(self) -> int:
+        return len(self.pool.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleCost:
+    """One role on a Site: bytes of a device, by pipeline stage where they differ, and seconds of a firing.
+
+    It is a Side of memory/sides.py in bytes.
+    """
+
+    name: str
+    pp: int
+    offloaded: bool
+    has_model: bool
+    wakes: bool
+    staged: bool
+    counted: bool
+    """Whether a pool's line of processes counts it."""
+    held: tuple[int, ...]
+    remains: tuple[int, ...]
+    """While another role works there."""
+    work: tuple[Mapping[str, int], ...]
+    """By op: what it holds then, resident bytes among them."""
+    loading: tuple[int, ...] | None
+    starting: tuple[int, int] | None
+    blocks: tuple[int, ...]
+    sends: int
+    receives: int
+    woken: int
+    off_device_bytes: int
+    """What is copied to the host when it leaves a device."""
+    host_bytes: int
+    """What is on the host always, for each device."""
+    seconds: Mapping[str, float]
+    """By op, one firing with nobody else in sight. Of an interaction its own part."""
+    move_seconds: float
+    """To leave its devices, or to come back."""
+    key: Key = field(compare=False)
+    placed: Placed = field(compare=False, repr=False)
+    """An example of such a role, for who needs lines."""
+
+    def load(self, stage: int) -> int | None:
+        return None if self.loading is None else self.loading[stage]
+
+    def start(self) -> tuple[int, int] | None:
+        return self.starting
+
+    def at_work(self, op: Op, stage: int) -> int:
+        return self.work[stage][op.id]
+
+    def resident(self, stage: int) -> int:
+        return self.held[stage]
+
+    def left(self, stage: int) -> int:
+        return self.remains[stage]
+
+    def grown(self, stage: int) -> int:
+        return self.blocks[stage]
+
+    def sent(self) -> int:
+        return self.sends
+
+    def received(self) -> int:
+        return self.receives
+
+    def awake(self) -> int:
+        return self.woken
+
+    @property
+    def own_peak(self) -> int:
+        """The most of its own lines on a device, over stages and phases, that of the start of an engine aside."""
+        return max(*(max(each.values(), default=0) for each in self.work), *(self.loading or ()), *self.held)
+
+
+class RoleCosts:
+    """Costs of the roles of one graph on one cluster. Made once for a search; all that is kept is in it."""
+
+    def __init__(self, work: Workload, cluster: Cluster) -> None:
+        self.work, self.cluster, self.graph = work, cluster, work.graph
+        self._costs: dict[Key, RoleCost] = {}
+        self._sites: dict[Key, Site] = {}
+        self._always: dict[Key, int] = {}
+        self._hand_overs: dict[Key, tuple[float, float]] = {}
+        self._host: dict[str, float] = {}
+        self._ops: dict[str, list[Op]] = {role.name: [] for role in self.graph.roles}
+        for op in self.graph.ops:
+            self._ops[op.role].append(op)
+        self._lenders = {
+            role.name: {each.name for each in self.graph.roles if is_shared(self.graph, role, {each.name})}
+            for role in self.graph.roles
+        }
+        """By role: those whose weights it works with where they are resident beside it."""
+        self._shares = {role.name: role.shares for role in self.graph.roles}
+
+    def site(self, pool: Pool, pools: Sequence[Pool] = ()) -> Site:
+        """The devices of `pool`, whatever its roles; `pools` are all of the plan."""
+        pools = tuple(pools) or (pool,)
+        group = group_of(pool, self.cluster)
+        known: Key = (pool.name, pool.devices) if not group.device.is_cpu else (pool.name, pools)
+        found = self._sites.get(known)
+        if found is None:
+            empty = Pool(name=pool.name, devices=pool.devices, device=pool.device, roles=())
+            limit, in_use = limit_bytes(pool, pools, self.cluster), sum(len(each.devices) for each in pools)
+            shared = in_use if group.device.is_cpu else 0
+            key = (group.name, len(pool.devices), linked_devices(group, pool.devices), limit, shared)
+            found = self._sites[known] = Site(empty, pools, group, limit, key)
+        return found
+
+    def role_cost(self, entry: RolePlacement, site: Site, beside: Sequence[RolePlacement] = ()) -> RoleCost:
+        """What the role costs as `entry` says on `site`. Of the roles `beside` it in the pool only those matter whose
+        weights it shares."""
+        lenders, shares = self._lenders[entry.role], self._shares[entry.role]
+        shared = bool(lenders) and any(each.role in lenders and not each.offloaded for each in beside)
+        joined = shares is not None and any(each.role == shares for each in beside)
+        layout = entry.layout
+        cut = (layout.dp, layout.tp, layout.pp, layout.cp, layout.ep)
+        key = (entry.role, cut, entry.offloaded, entry.recompute, shared, joined, site.key)
+        found = self._costs.get(key)
+        if found is None:
+            found = self._costs[key] = self._made(key, entry, site, beside)
+        return found
+
+    def pool_costs(self, entries: Sequence[RolePlacement], site: Site) -> tuple[RoleCost, ...]:
+        """Of all roles of a pool."""
+        return tuple(self.role_cost(entry, site, entries) for entry in entries)
+
+    def always(self, costs: Sequence[RoleCost], site: Site) -> int:
+        """Bytes that every phase of a pool with these roles has: processes and reserve."""
+        counted = sum(cost.counted for cost in costs)
+        key = (counted, site.key)
+        found = self._always.get(key)
+        if found is None:
+            profile = self.work.request.profile
+            lines = overhead_lines(profile, site.pool, counted, site.limit_bytes, is_cpu=site.group.device.is_cpu)
+            found = self._always[key] = bytes_of(lines)
+        return found
+
+    def pool_phases(self, costs: Sequence[RoleCost], site: Site) -> Iterator[tuple[int, int, str, int, int]]:
+        """First and end of the devices that do the same, phase, bytes and limit: `pool_memory` without its lines."""
+        always = self.always(costs, site)
+        for first, end, stages in stage_groups([cost.pp for cost in costs], site.count):
+            by_role = {cost.name: stage for cost, stage in zip(costs, stages, strict=True)}
+            for phase, held, limit in phases(self.graph, costs, by_role, always, 0):
+                yield first, end, phase, held, site.limit_bytes if limit is None else limit
+
+    def pool_needs(self, costs: Sequence[RoleCost], site: Site) -> tuple[Memory, ...]:
+        """The same as Memory values without lines."""
+        return tuple(
+            Memory(
+                pool=site.pool.name,
+                device=devices_text(site.pool.devices, first, end),
+                phase=phase,
+                peak_bytes=held,
+                limit_bytes=limit,
+                lines=(),
+            )
+            for first, end, phase, held, limit in self.pool_phases(costs, site)
+        )
+
+    def fits(self, costs: Sequence[RoleCost], site: Site) -> bool:
+        """Whether every phase of a pool fits on its devices; the host's memory is not looked at."""
+        return all(held <= limit for *_, held, limit in self.pool_phases(costs, site))
+
+    def hand_over(
+        self, edge: Edge, source: tuple[RoleCost, Site], target: tuple[RoleCost, Site]
+    ) -> tuple[float, float]:
+        """Seconds of a weights edge at the sender's end and at the receiver's."""
+        (giver, here), (taker, there) = source, target
+        key = (edge.id, giver.key, here, taker.key, there)
+        found = self._hand_overs.get(key)
+        if found is None:
+            sync = sync_of(_on(giver, here), _on(taker, there), edge.transport)
+            found = self._hand_overs[key] = (_sum(sync.send), _sum(sync.receive))
+        return found
+
+    def host_seconds(self, op: Op) -> float:
+        """One firing of an op of the host pool."""
+        found = self._host.get(op.id)
+        if found is None:
+            found = self._host[op.id] = _sum(OpTime(self.work, (), self.cluster).host(op))
+        return found
+
+    def _made(self, key: Key, entry: RolePlacement, site: Site, beside: Sequence[RolePlacement]) -> RoleCost:
+        others = (each for each in beside if each.role != entry.role)
+        pool = Pool(name=site.pool.name, devices=site.pool.devices, device=site.pool.device, roles=(entry, *others))
+        placed = placed_roles(self.graph, pool, self.work.shapes, self.cluster, self.work.request)[0]
+        memory, times = RoleMemory(self.work, placed, site.limit_bytes), OpTime(self.work, site.pools, self.cluster)
+        stages, ops = range(memory.pp), self._ops[entry.role]
+        has_model, start = memory.has_model, memory.start()
+        loads = [memory.load(stage) for stage in stages]
+        return RoleCost(
+            name=entry.role,
+            pp=memory.pp,
+            offloaded=entry.offloaded,
+            has_model=has_model,
+            wakes=memory.wakes,
+            staged=memory.staged,
+            counted=placed.device.is_cpu or not memory.is_engine,
+            held=tuple(bytes_of(memory.resident(stage)) for stage in stages),
+            remains=tuple(bytes_of(memory.left(stage)) for stage in stages),
+            work=tuple({op.id: bytes_of(memory.at_work(op, stage)) for op in ops} for stage in stages),
+            loading=None if None in loads else tuple(bytes_of(each or []) for each in loads),
+            starting=None if start is None else (bytes_of(start[0]), start[1]),
+            blocks=tuple(bytes_of(memory.grown(stage)) for stage in stages),
+            sends=bytes_of(memory.sent()) if has_model and self._has_edge(entry.role, sends=True) else 0,
+            receives=bytes_of(memory.received()) if has_model and self._has_edge(entry.role, sends=False) else 0,
+            woken=bytes_of(memory.awake()) if has_model and is_engine(placed) else 0,
+            off_device_bytes=bytes_of(off_device_lines(placed)),
+            host_bytes=bytes_of(host_lines(placed)) if has_model else 0,
+            seconds={op.id: _sum(times.on_devices(placed, op)) for op in ops},
+            move_seconds=_sum(times.move_state(placed)) if has_model else 0.0,
+            key=key,
+            placed=placed,
+        )
+
+    def _has_edge(self, role: str, *, sends: bool) -> bool:
+        ends = (edge.source if sends else edge.target for edge in _weights(self.graph))
+        return any(end.split(".")[0] == role for end in ends)
+
+
+def _weights(graph: Graph) -> Iterator[Edge]:
+    return (edge for edge in graph.edges if edge.kind is EdgeKind.WEIGHTS)
+
+
+def _on(cost: RoleCost, site: Site) -> Placed:
+    return replace(cost.placed, pool=site.pool)
+
+
+def _sum(lines: Lines | tuple[LedgerLine, ...]) -> float:
+    return sum(each.value for each in lines)
