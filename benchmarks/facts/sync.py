@@ -31,7 +31,7 @@ from flowrl.machine.profile import PROFILE, Profile, with_generation
 from flowrl.placement.cost.placed import Placed, placed_roles
 from flowrl.placement.shapes import shapes_of
 from flowrl.placement.sync.cuts import Cut
-from flowrl.placement.sync.edge import Sync, sync_of
+from flowrl.placement.sync.edge import Links, Sync, links_of, sync_of
 from flowrl.placement.sync.volumes import strided
 from flowrl.plan.plan import Layout, Pool, RolePlacement
 from flowrl.spec.pipeline import loads
@@ -44,7 +44,6 @@ RULES: Mapping[str, str] = {
     "devices": "as the record or its mapping says; of `T8 P8 -> Tg8` without a number, those that hold one copy",
     "generation": "tensor by tensor where the record says so or speaks of a plain NCCL broadcast, else the present one",
     "measured": "the middle of a range; of several versions the last one that is no total and no bound",
-    "wake": "a colocated time has the engine's wake in it (profile: wake_seconds)",
 }
 """What fills a record."""
 
@@ -193,9 +192,8 @@ def _row(record: Record, measured: tuple[float, str], profile: Profile) -> dict[
     said = f"{record.notes} {record.placement} {record.raw.get('source')}".lower()
     old = re.search(r"nccl broadcast|tensor.by.tensor", said)
     profile = with_generation(profile, {"sync": "tensors"}) if old else profile
-    sync = plan(model, record, ends, backend, way, profile)
-    wake = profile.fixed.wake_seconds if ends.together else 0.0
-    predicted = sync.seconds + wake
+    sync, links = plan(model, record, ends, backend, way, profile)
+    predicted = sync.seconds
     return {
         "id": record.id,
         "model": model,
@@ -210,7 +208,7 @@ def _row(record: Record, measured: tuple[float, str], profile: Profile) -> dict[
         "filled": [*(["gpu"] if record.gpu_from_notes else []), *ends.filled],
         "told": measured[1],
         "lines": {line.what: round(line.value, 4) for line in (*sync.send, *sync.receive)},
-        "bytes": {line.what: int(line.value) for line in sync.links},
+        "bytes": {line.what: int(line.value) for line in links.moved},
     }
 
 
@@ -225,15 +223,17 @@ def _way(record: Record, ends: Ends) -> str:
     return "gather" if ends.together else "broadcast"
 
 
-def plan(model: str, record: Record, ends: Ends, backend: str, way: str, profile: Profile = PROFILE) -> Sync:
-    """The sync of the plan of a record's trainer and engine."""
+def plan(
+    model: str, record: Record, ends: Ends, backend: str, way: str, profile: Profile = PROFILE
+) -> tuple[Sync, Links]:
+    """Seconds and bytes that the plan of a record's trainer and engine has."""
     source, target = _placed(model, record, ends, backend, profile)
     if way == "shards" and ends.together:
         tp, pp = ends.train.get("tp", 1), ends.train.get("pp", 1)
         order = strided(Cut("megatron", ends.trainers, tp, pp), ends.rollout.get("tp", 1), ends.rollout.get("pp", 1))
         target = _on(target, tuple(source.pool.devices[each] for each in order))
     transport = "cuda_ipc" if ends.together else "nccl"
-    return sync_of(source, target, transport, way)
+    return sync_of(source, target, transport, way), links_of(source, target, transport, way)
 
 
 def _on(placed: Placed, devices: tuple[str, ...]) -> Placed:

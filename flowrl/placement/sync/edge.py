@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import ceil
 
@@ -20,7 +20,7 @@ from flowrl.machine.sync import TRANSPORTS, default_transport
 from flowrl.placement.cost.ledger import Given, Inputs, line
 from flowrl.placement.cost.placed import Placed
 from flowrl.placement.sync.cuts import Cut, cut_of, edges
-from flowrl.placement.sync.overlap import Ends, held, traffic
+from flowrl.placement.sync.overlap import Ends, Traffic, held, traffic
 from flowrl.placement.sync.tensors import Tensors, adapter_tensors, tensors_of
 from flowrl.plan.plan import LedgerLine
 
@@ -44,14 +44,18 @@ class Sync:
     """Seconds of the trainer's instruction."""
     receive: tuple[LedgerLine, ...]
     """Seconds of the receiver's: with the trainer's, how long the edge keeps the receiver waiting."""
-    links: tuple[LedgerLine, ...]
-    """Bytes that the way moves."""
-    overlap: tuple[LedgerLine, ...]
-    """Bytes by link of the overlap plan: the same for `shards`, the least that any way could move for others."""
 
     @property
     def seconds(self) -> float:
         return sum(each.value for each in (*self.send, *self.receive))
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    moved: tuple[LedgerLine, ...]
+    """Bytes that the way moves."""
+    overlap: tuple[LedgerLine, ...]
+    """Bytes by link of the overlap plan: the same for `shards`, the least that any way could move for others."""
 
 
 def sync_of(source: Placed, target: Placed, transport: str | None = None, way: str | None = None) -> Sync:
@@ -60,32 +64,41 @@ def sync_of(source: Placed, target: Placed, transport: str | None = None, way: s
 
     An adapter travels alone if the receiver keeps it beside the base, which does not change; otherwise all weights.
     """
+    return _sync(_key(source, target, transport, way))
+
+
+def links_of(source: Placed, target: Placed, transport: str | None = None, way: str | None = None) -> Links:
+    """Bytes of the same hand-over."""
+    key = _key(source, target, transport, way)
+    edge, what = _Edge(key), "adapter" if key.adapter else "weights"
+    return Links(edge.links(what), edge.overlap(what))
+
+
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """All that a hand-over depends on."""
+
+    shape: ModelShape
+    adapter: int
+    width: int
+    source: End
+    target: End
+    transport: str | None
+    way: str | None
+    profile: Profile
+
+
+def _key(source: Placed, target: Placed, transport: str | None, way: str | None) -> _Key:
     adapter = source.adapter if target.adapter else 0
-    ends = tuple(
+    here, there = (
         End(each.role.name, each.backend, cut_of(each), each.pool.devices, each.group) for each in (source, target)
     )
-    return _sync(source.model, adapter, source.dtype_bytes, ends[0], ends[1], transport, way, source.profile)
+    return _Key(source.model, adapter, source.dtype_bytes, here, there, transport, way, source.profile)
 
 
 @lru_cache(maxsize=8192)
-def _sync(
-    shape: ModelShape,
-    adapter: int,
-    width: int,
-    source: End,
-    target: End,
-    transport: str | None,
-    way: str | None,
-    profile: Profile,
-) -> Sync:
-    on_cpu = source.group.device.is_cpu or target.group.device.is_cpu
-    if transport is None or transport not in TRANSPORTS:
-        transport = default_transport(source.devices, target.devices, on_cpu)
-    tensors = adapter_tensors(adapter, shape.layers) if adapter else tensors_of(shape)
-    by = TRANSPORTS[transport]
-    chosen = way if way is not None and by.direct else by.way
-    edge = _Edge(tensors, width, source, target, transport, chosen, profile, shape.origin)
-    return edge.sync("adapter" if adapter else "weights")
+def _sync(key: _Key) -> Sync:
+    return _Edge(key).sync("adapter" if key.adapter else "weights")
 
 
 def ends_of(source: Sequence[str], target: Sequence[str], group: NodeGroup) -> Ends:
@@ -117,28 +130,32 @@ def _ends(source: tuple[str, ...], target: tuple[str, ...], joined: int) -> Ends
 class _Edge:
     """Bytes, rates and lines of one hand-over."""
 
-    def __init__(
-        self,
-        tensors: tuple[Tensors, ...],
-        width: int,
-        source: End,
-        target: End,
-        transport: str,
-        way: str,
-        profile: Profile,
-        origin: str,
-    ) -> None:
-        self.tensors, self.width, self.source, self.target = tensors, width, source, target
-        self.transport, self.way, self.profile, self.origin = transport, way, profile, origin
-        self.rates = profile.sync_rates(way)
+    def __init__(self, key: _Key) -> None:
+        source, target, shape = key.source, key.target, key.shape
+        on_cpu = source.group.device.is_cpu or target.group.device.is_cpu
+        self.transport = key.transport or ""
+        if self.transport not in TRANSPORTS:
+            self.transport = default_transport(source.devices, target.devices, on_cpu)
+        by = TRANSPORTS[self.transport]
+        self.way = key.way if key.way is not None and by.direct else by.way
+        self.tensors = adapter_tensors(key.adapter, shape.layers) if key.adapter else tensors_of(shape)
+        self.width, self.source, self.target, self.profile = key.width, source, target, key.profile
+        self.origin, self.on_cpu = shape.origin, on_cpu
+        self.rates = self.profile.sync_rates(self.way)
         self.ends = ends_of(source.devices, target.devices, source.group)
-        self.moved = traffic(tensors, source.cut, target.cut, self.ends)
-        self.held = held(tensors, source.cut)
-        self.whole = sum(each.elements for each in tensors) * width
+        self.held, self.needed = held(self.tensors, source.cut), held(self.tensors, target.cut)
+        self.whole = sum(each.elements for each in self.tensors) * key.width
         self.tight = len({self.ends.domains[each] for each in (*self.ends.source, *self.ends.target)}) == 1
+
+    @cached_property
+    def moved(self) -> Traffic:
+        """The overlap plan: only direct shards and an object store need it for their seconds."""
+        return traffic(self.tensors, self.source.cut, self.target.cut, self.ends)
 
     def sync(self, what: str) -> Sync:
         inputs = self._inputs()
+        if self.transport == "object_store" or (self.way == "shards" and TRANSPORTS[self.transport].direct):
+            inputs |= self._busiest()
         if self.transport in ("shared_memory", "object_store", "disk"):
             send, receive = self._by_host(what, inputs)
         elif self.way == "shards":
@@ -147,11 +164,10 @@ class _Edge:
             send = [self._line(f"{what} gathered", False, "g/G", inputs)]
             formula = "c/C" if self.way == "gather" else "W/B"
             receive = [self._line(f"{what} {_TAKEN[self.way]}", True, formula, inputs)]
-        rates_apply = not self.source.group.device.is_cpu
-        if rates_apply:
+        if not self.on_cpu:
             receive.append(self._line("tensors taken up", True, "T*t + k*s", inputs))
-        receive.append(self._line("hand-over", True, "p + y" if rates_apply else "y", inputs))
-        return Sync(self.transport, self.way, tuple(send), tuple(receive), self.links(what), self.overlap(what))
+        receive.append(self._line("hand-over", True, "y" if self.on_cpu else "p + y", inputs))
+        return Sync(self.transport, self.way, tuple(send), tuple(receive))
 
     def _by_host(self, what: str, inputs: Inputs) -> tuple[list[LedgerLine], list[LedgerLine]]:
         """Through host memory or a disk: each rank writes what it holds, each receiver reads what it needs."""
@@ -169,14 +185,21 @@ class _Edge:
     def _line(self, what: str, receiving: bool, formula: str, inputs: Inputs) -> LedgerLine:
         return line(what, (self.target if receiving else self.source).role, "seconds", formula, inputs)
 
+    def _busiest(self) -> dict[str, Given]:
+        """Bytes of the busiest device by link."""
+        moved = self.moved
+        how = f"overlap of {words(self.source)} and {words(self.target)}: {self.origin}"
+        linked, far = max(*moved.link_in, *moved.link_out), max(*moved.network_in, *moved.network_out)
+        return {
+            "l": Given(linked * self.width, f"busiest device, over links, {how}"),
+            "n": Given(far * self.width, f"busiest device, over the network, {how}"),
+        }
+
     def _inputs(self) -> dict[str, Given]:
-        """Bytes of the busiest device by link, and what each link gives."""
-        moved, width, rates, fixed = self.moved, self.width, self.rates, self.profile.fixed
+        """Bytes of the busiest device, and what each link gives."""
+        width, rates, fixed = self.width, self.rates, self.profile.fixed
         here, there = self.source.group, self.target.group
-        linked = max(*moved.link_in, *moved.link_out) * width
-        far = max(*moved.network_in, *moved.network_out) * width
         missing = self.whole - min(self.held) * width
-        overlap = f"overlap of {words(self.source)} and {words(self.target)}: {self.origin}"
         tensors = max_tensors(self.tensors, self.target.cut)
         piece = self.profile.memory.bucket_bytes
         network = min(here.network_bytes_per_second, there.network_bytes_per_second) * rates.network
@@ -189,9 +212,7 @@ class _Edge:
         return {
             "W": Given(self.whole, f"all of it, once: {self.origin}"),
             "b": Given(max(self.written()) * width, f"written by the busiest rank of {words(self.source)}"),
-            "r": Given(max(moved.needed) * width, f"taken up by the busiest rank of {words(self.target)}"),
-            "l": Given(linked, f"busiest device, over links, {overlap}"),
-            "n": Given(far, f"busiest device, over the network, {overlap}"),
+            "r": Given(max(self.needed) * width, f"taken up by the busiest rank of {words(self.target)}"),
             "g": Given(missing, f"what a rank of {words(self.source)} lacks of it"),
             "c": Given(self.whole, "read on the same device"),
             "L": Given(link, f"{rates.link:.0%} of the link of {here.device.name} ({rates.source})"),

@@ -88,10 +88,10 @@ def traffic(tensors: tuple[Tensors, ...], source: Cut, target: Cut, ends: Ends) 
 def held(tensors: tuple[Tensors, ...], cut: Cut) -> tuple[int, ...]:
     """Elements that each rank of a cut holds."""
     found = [0] * cut.ranks
-    for each in tensors:
-        sizes = [tuple(end - start for start, end in pairwise(side)) for side in edges(cut, each)]
+    for each, weight in _alike(tensors, cut, cut).items():
+        sizes = [tuple(end - start for start, end in pairwise(side)) for side in each.source]
         for place, ranks in holders(cut, each.rule, each.experts).items():
-            count = each.copies * prod(side[at] for side, at in zip(sizes, place, strict=True))
+            count = weight * prod(side[at] for side, at in zip(sizes, place, strict=True))
             for rank in ranks:
                 found[rank] += count
     return tuple(found)
