@@ -15,12 +15,14 @@ from flowrl.api.fix import MOST_ROUNDS, Fixed, fix_once, joined
 from flowrl.api.graphs import STOPS, graphs_after
 from flowrl.api.init import init, presets
 from flowrl.api.keys import Key, find_keys, near_keys
+from flowrl.api.measure import measure_machine, profile_of
 from flowrl.api.places import folder_of
 from flowrl.api.profile import load_profile
 from flowrl.compiler.lower.effects import idle
 from flowrl.diag.diagnostic import FlowError
 from flowrl.graph.graph import Graph
 from flowrl.graph.text import print_graph
+from flowrl.machine.profile import write_profile
 from flowrl.plan.io import dumps, loads
 from flowrl.plan.plan import Plan
 from flowrl.report.opened import render_opened
@@ -169,15 +171,18 @@ __all__ = [
     "init",
     "load",
     "loads",
+    "measure_machine",
     "near_keys",
     "open_number",
     "plan",
     "plan_of",
     "presets",
+    "profile_of",
     "render",
     "render_opened",
     "resume",
     "run",
     "run_plan",
     "schema",
+    "write_profile",
 ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flowrl.api import Fixed, Key
+    from flowrl.runtime.measure.session import Measured
     from flowrl.runtime.result import RunResult
 
 
@@ -68,3 +69,35 @@ def result_record(result: RunResult) -> dict[str, Any]:
 
 def path_or_none(path: Path | None) -> str | None:
     return None if path is None else str(path)
+
+
+def measured_lines(measured: Measured, file: Path, width: int) -> str:
+    """A row a figure, what is missing, and where it was written."""
+    best = measured.by_path()
+    rows = [(path, f"{figure.value:.4g}", f"±{figure.spread:.0%}", figure.text) for path, figure in best.items()]
+    wide = [max((len(row[place]) for row in rows), default=0) for place in range(3)]
+    lines: list[str] = []
+    for path, value, spread, text in rows:
+        head = f"{path:<{wide[0]}}  {value:>{wide[1]}}  {spread:>{wide[2]}}  "
+        lines += textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * len(head))
+    lines += [f"also: {each.text}" for each in measured.figures if each.path is None]
+    if measured.missing:
+        lines.append(f"not measured, as FlowRL assumes: {', '.join(measured.missing)}")
+    kept = f"wrote {file}, measured on {measured.where}; flowrl plan FLOW --profile {file}"
+    lines.append(kept if measured.figures else "interrupted before anything was measured; nothing is written")
+    return "\n".join(lines)
+
+
+def measured_record(measured: Measured, file: Path) -> dict[str, Any]:
+    """The same, for `--format json`."""
+    return {
+        "file": str(file) if measured.figures else None,
+        "where": measured.where,
+        "seconds": measured.seconds,
+        "interrupted": measured.interrupted,
+        "missing": list(measured.missing),
+        "figures": [
+            {"path": each.path, "value": each.value, "spread": each.spread, "repeats": each.repeats, "how": each.text}
+            for each in measured.figures
+        ],
+    }

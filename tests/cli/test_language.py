@@ -10,6 +10,9 @@ import pytest
 from flowrl.cli.main import main
 from flowrl.graph.graph import Graph
 from flowrl.graph.text import parse_graph
+from flowrl.machine.profile import read_profile
+from flowrl.runtime.measure import session
+from flowrl.runtime.measure.figures import Figure
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PPO = str(EXAMPLES / "ppo.yaml")
@@ -175,3 +178,27 @@ def test_explain_tells_codes_and_keys_of_the_language_as_ever(folder: Path, caps
     assert call("explain", "none.yaml", "step") == 1
     assert "error[FR0001]" in capsys.readouterr().err
     assert call("explain", "plan.json", "step", "more") == 2
+
+
+def test_profile_needs_a_folder_before_it_measures(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("profile", "--quick", "-o", "none/profile.toml") == 1
+    assert "error[FR0026]" in capsys.readouterr().err
+
+
+def test_profile_writes_what_was_measured_before_ctrl_c(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "copies", _stopped)
+    monkeypatch.setattr(
+        session, "products", lambda machine, quick: [Figure(path="device.cpu.train", value=0.5, text="x")]
+    )
+    assert call("profile", "--quick", "-o", "mine.toml") == 130
+    printed = capsys.readouterr()
+    assert "not measured, as FlowRL assumes: copies of memory, writes to disk" in printed.out
+    assert "measuring  1/7  matrix products  left " in printed.err
+    assert read_profile(Path("mine.toml").read_text()).device["cpu"]["train"] == 0.5
+    assert call("plan", PPO, "--profile", "mine.toml") == 0
+
+
+def _stopped(machine: object, quick: bool) -> list[Figure]:
+    raise KeyboardInterrupt

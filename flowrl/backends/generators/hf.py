@@ -143,6 +143,7 @@ class HfGenerator:
         mean_tokens = float(sum(int(s.loss_mask.sum()) for s in samples)) / max(rows, 1)
         metrics = {
             "response_tokens": (mean_tokens, float(rows)),
+            "response_tokens_p99": (percentile([int(s.loss_mask.sum()) for s in samples], 0.99), float(rows)),
             "truncated": (float((finish == LENGTH).sum()) / max(rows, 1), float(rows)),
         }
         return Result(Batch(ids, prompt_ids, columns), metrics)
@@ -166,6 +167,11 @@ class _Sample:
         log_probs[len(prompt) :] = responses.log_probs[row, :length]
         tokens = np.concatenate([prompt, responses.tokens[row, :length]])
         return _Sample(tokens, mask, log_probs, STOP if responses.ended[row] else LENGTH)
+
+
+def percentile(lengths: Sequence[int], share: float) -> float:
+    """The length that a share of them does not exceed; 0 for none."""
+    return float(np.quantile(np.asarray(lengths), share)) if lengths else 0.0
 
 
 def sample_ids(batch: Batch, samples: int) -> IntArray:

@@ -25,7 +25,7 @@ import torch
 
 from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, Ragged
 from flowrl.backends.contract import Bytes, Call, Metrics, RankSetup, Result, TensorSpec
-from flowrl.backends.generators.hf import LENGTH, STOP, sample_ids
+from flowrl.backends.generators.hf import LENGTH, STOP, percentile, sample_ids
 from flowrl.backends.generators.vllm_settings import engine_arguments, engine_place, environment, is_cpu
 from flowrl.backends.seeds import sample_seed
 from flowrl.backends.text import Codec
@@ -354,7 +354,11 @@ def _metrics(samples: Sequence[_Sample]) -> Metrics:
         return {}
     tokens = sum(len(s.response) for s in samples)
     truncated = sum(s.finish_reason == LENGTH for s in samples)
-    return {"response_tokens": (tokens / count, float(count)), "truncated": (truncated / count, float(count))}
+    return {
+        "response_tokens": (tokens / count, float(count)),
+        "response_tokens_p99": (percentile([len(s.response) for s in samples], 0.99), float(count)),
+        "truncated": (truncated / count, float(count)),
+    }
 
 
 def _last_line(error: BaseException) -> str:

@@ -19,7 +19,7 @@ METRICS: Mapping[Kind, tuple[str, ...]] = {
         "loss", "grad_norm", "lr", "kl", "kl_ref", "entropy", "clip_fraction", "clip_dual_fraction",
         "correction_weight", "skipped", "rollout_log_prob_diff_mean", "rollout_log_prob_diff_max",
     ),
-    Kind.GENERATOR: ("response_tokens", "truncated"),
+    Kind.GENERATOR: ("response_tokens", "response_tokens_p99", "truncated"),
     Kind.REWARD: ("failed",),
     Kind.ESTIMATOR: ("zero_spread",),
 }  # fmt: skip

@@ -15,4 +15,11 @@ CODES: tuple[Code, ...] = (
         label="{count} numbers of `{plan}` have a key that `{key}` may stand for:",
         help="give more of the key: one of these as it stands, in quotes where it has spaces",
     ),
+    Code(
+        id="FR0722",
+        headline="the device is not in the catalogue",
+        label="the driver calls it `{device}`",
+        why="a profile holds shares of a device's peaks, and the catalogue has the peaks",
+        help="docs/reference/ops.md lists the devices that are known",
+    ),
 )
