@@ -10,7 +10,7 @@ from tests.house.tree import PACKAGE, ROOT, rooms, tracked_files
 LANDFILL = {"utils.py", "helpers.py", "common.py", "misc.py", "manager.py"}
 DATA_ROOMS = {"presets"}
 """Rooms that hold data files and no code, so no layer."""
-OTHER_TESTS = {"house", "errors", "golden", "end_to_end", "contracts"}
+OTHER_TESTS = {"benchmarks", "house", "errors", "golden", "end_to_end", "contracts"}
 
 
 def layers() -> set[str]:
