@@ -44,8 +44,10 @@ RULES: Mapping[str, str] = {
     "devices": "as the record or its mapping says; of `T8 P8 -> Tg8` without a number, those that hold one copy",
     "generation": "tensor by tensor where the record says so or speaks of a plain NCCL broadcast, else the present one",
     "measured": "the middle of a range; of several versions the last one that is no total and no bound",
+    "wake": "a colocated time of whole tensors has the engine's waking in it, 1 s, which a plan counts apart",
 }
 """What fills a record."""
+WAKE_SECONDS = 1.0
 
 TIMES = re.compile(r"refit|reshard|update_weights|weight_sync|hybridflow_s$|transition_s$")
 OLD = re.compile(r"before|naive|off$|total|bound|stated|baseline|prepared|after_?[12]$|tensor-by-tensor")
@@ -193,7 +195,7 @@ def _row(record: Record, measured: tuple[float, str], profile: Profile) -> dict[
     old = re.search(r"nccl broadcast|tensor.by.tensor", said)
     profile = with_generation(profile, {"sync": "tensors"}) if old else profile
     sync, links = plan(model, record, ends, backend, way, profile)
-    predicted = sync.seconds
+    predicted = sync.seconds + (WAKE_SECONDS if ends.together and way == "gather" else 0.0)
     return {
         "id": record.id,
         "model": model,
