@@ -64,12 +64,12 @@ def job(record: Mapping[str, Any], gpu: tuple[str, str]) -> Job:
 
 
 def _axes(text: str) -> dict[str, int]:
-    """`megatron:(attn:d1p12t4|ffn:d1p12e4)`: attention's axes, and ep of the feed-forward."""
+    """`megatron:(attn:d1p12t4|ffn:d1p12e4)`: attention's axes, and of the feed-forward e and t (as et)."""
     body = text.split(":", 1)[-1]
     parts = dict(re.findall(r"(attn|ffn):([^|)]*)", body)) or {"attn": body}
     axes = {axis: int(size) for axis, size in _AXIS.findall(parts.get("attn", ""))}
-    experts = dict(_AXIS.findall(parts.get("ffn", ""))).get("e")
-    return axes | ({"e": int(experts)} if experts else {})
+    experts = {axis: int(size) for axis, size in _AXIS.findall(parts.get("ffn", ""))}
+    return axes | {name: experts[axis] for axis, name in (("e", "e"), ("t", "et")) if axis in experts}
 
 
 def _devices(text: str) -> int:
@@ -97,6 +97,8 @@ def _trainer(record: Mapping[str, Any], of: Mapping[str, Any], key: str, name: s
         "packing": True,
         "cross_entropy": CROSS_ENTROPY,
     }
+    if _backend(text) == "megatron" and _cut(text).ep > 1:
+        engine["expert_tensor_parallel"] = _axes(text).get("et", 1)
     if truth(of.get(f"{key}.fsdp.offload_params")) or truth(of.get(f"{key}.archon.offload_params")):
         engine |= {"parameter_offload": True, "optimizer_offload": 1.0}
     if str(of.get(f"{key}.grad_reduce_dtype")) in ("bfloat16", "bf16"):

@@ -92,6 +92,9 @@ def _trainer(
     engine |= {"offload": True} if shares else {}
     if is_megatron and cut.tp > 1:
         engine["sequence_parallel"] = truth(of.get(f"{own}sequence_parallel"), True)
+    experts = whole(of.get(f"{where}expert_tensor_parallel_size"), 1)
+    if is_megatron and cut.ep > 1:
+        engine["expert_tensor_parallel"] = max(1, experts)
     reduced = f"{own}distributed_data_parallel_config.grad_reduce_in_fp32"
     if is_megatron and not truth(of.get(reduced)):
         engine["gradient_dtype"] = "bfloat16"

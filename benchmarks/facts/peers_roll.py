@@ -162,6 +162,9 @@ def _state(of: Mapping[str, Any], key: str, where: str, strategy: str, is_traine
         partly = said == "selective"
         by_experts = "moe" in str(of.get(f"{where}recompute_modules")) or truth(of.get(f"{where}moe_layer_recompute"))
         engine["recompute"] = "none" if off else "selective" if partly and not by_experts else "full"
+    experts = whole(of.get(f"{where}expert_tensor_parallel_size"), 1)
+    if strategy.startswith("megatron") and whole(of.get(f"{where}{_MEGATRON['ep']}"), 1) > 1:
+        engine["expert_tensor_parallel"] = max(1, experts)
     shard = whole(of.get(f"{where}fsdp_size"), count)
     if strategy.startswith("fsdp") and 0 < shard < count:
         engine["shard_devices"] = shard

@@ -17,6 +17,8 @@ PROMPT_RULE = 1024
 """slime's scripts set no prompt length; its data (dapo-math-17k, gsm8k) have short prompts."""
 DEFAULT_FRACTION = 0.8
 """SGLang's mem_fraction_static is chosen from the device where it is not given; 0.8 is near to what it chooses."""
+KEPT = ("sequence_parallel", "cross_entropy", "expert_tensor_parallel")
+"""Keys of the trainer that its reference shares."""
 IN_FP8 = re.compile(r"deepseek-?(v3|r1)|kimi-?k2(?!.*base)", re.IGNORECASE)
 """Models whose published weights are in fp8: slime quantises for engines as the checkpoint is (docs/en/examples/
 deepseek-r1.md: "an fp8 format with 128x128 blockwise quantization for inference")."""
@@ -78,6 +80,8 @@ def _trainer(record: Mapping[str, Any], of: Mapping[str, Any], pool: str, respon
     }
     if cut.tp > 1:
         engine["sequence_parallel"] = truth(of.get("sequence-parallel"))
+    if cut.ep > 1:
+        engine["expert_tensor_parallel"] = max(1, whole(of.get("expert-tensor-parallel-size"), 1))
     engine |= {"optimizer_offload": 1.0} if truth(of.get("optimizer-cpu-offload")) else {}
     engine |= {"offload": True} if shares else {}
     budget = whole(of.get("max-tokens-per-gpu")) * cut.cp
@@ -97,7 +101,7 @@ def _trainer(record: Mapping[str, Any], of: Mapping[str, Any], pool: str, respon
 
 
 def _reference(trainer: Party) -> Party:
-    kept = {key: trainer.engine[key] for key in ("sequence_parallel", "cross_entropy") if key in trainer.engine}
+    kept = {key: trainer.engine[key] for key in KEPT if key in trainer.engine}
     return Party(
         name="reference",
         kind="scorer",

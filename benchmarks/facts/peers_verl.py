@@ -160,6 +160,9 @@ def _trainer_engine(read: _Settings, prefix: str, devices: int, cut: Cut) -> dic
     engine: dict[str, Any] = {"offload": _leaves(read, prefix), "packing": read.packed}
     model = f"{prefix}model." if prefix != _ACTOR else _MODEL
     engine["recompute"] = "full" if truth(read.of.get(f"{model}enable_gradient_checkpointing"), True) else "none"
+    experts = whole(read.of.get(f"{prefix}megatron.expert_tensor_parallel_size"))
+    if read.backend == "megatron" and cut.ep > 1 and experts:
+        engine["expert_tensor_parallel"] = experts
     shard = whole(read.of.get(f"{prefix}fsdp_config.fsdp_size"), -1)
     if read.backend == "fsdp" and 0 < shard < devices:
         engine["shard_devices"] = shard

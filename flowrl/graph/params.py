@@ -58,6 +58,8 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True):
     """Logits in loss and log-probs: whole, kernel, in_place, chunked or fused."""
     sequence_parallel: bool | None = None
     """Whether tp cuts norms and residuals by tokens; None: with tp over 1."""
+    expert_tensor_parallel: int | None = None
+    """Ranks that share one expert of a mixture; None: tp, if ep leaves that many, else 1."""
     gradient_dtype: str = "float32"
     master_dtype: str | None = None
     """Dtype that a trainer keeps its weights in; None: float32, or the model's where they are frozen."""

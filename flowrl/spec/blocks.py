@@ -145,6 +145,8 @@ class EngineDocument(Extensible):
     a time, or never kept. Default whole."""
     sequence_parallel: bool | None = None
     """Whether tp cuts norms and residuals by tokens (megatron). Default: true with tp over 1."""
+    expert_tensor_parallel: Positive | None = None
+    """Ranks that share one expert of a mixture (megatron). Default: tp, if ep leaves that many; else 1."""
     gradient_dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype that gradients are reduced and kept in. Default float32."""
     master_dtype: Literal["float32", "bfloat16"] | None = None

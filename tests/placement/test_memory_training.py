@@ -87,6 +87,14 @@ def test_experts_are_whole_where_ep_leaves_no_ranks_for_tp() -> None:
     assert by_name(resident_lines(alone))["weights"] == 2 * (others / 8 + experts / 8)
 
 
+def test_experts_are_shared_by_as_many_ranks_as_asked() -> None:
+    cut = by_name(resident_lines(trainer(MIXTURE, "megatron", dp=4, tp=2, ep=4)))
+    whole = by_name(resident_lines(trainer(MIXTURE, "megatron", dp=4, tp=2, ep=4, expert_tensor_parallel=1)))
+    experts = MIXTURE.expert_parameters_total
+    assert whole["weights"] - cut["weights"] == 2 * (experts / 4 - experts / 8)
+    assert whole["optimizer states"] == cut["optimizer states"], "cut over all ranks either way"
+
+
 LAYOUTS: tuple[dict[str, int], ...] = (
     {"dp": 8},
     {"dp": 4, "tp": 2},

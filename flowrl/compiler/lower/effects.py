@@ -39,6 +39,7 @@ BUDGET_KEYS = ("kv_fraction", "max_batch_tokens", "max_model_tokens", "cuda_grap
 
 SHARDING_BACKENDS = ("fsdp", "deepspeed", "megatron")
 SHARDING_KEYS = ("zero_stage", "shard_devices", "parameter_offload", "cross_entropy", "load")
+MEGATRON_KEYS = ("sequence_parallel", "expert_tensor_parallel")
 TRAINER_KEYS = ("optimizer_offload", "activation_offload", "gradient_dtype", "master_dtype")
 
 
@@ -239,13 +240,14 @@ def _sharding(name: str, role: RoleDocument) -> Iterator[Idle]:
     """Keys of trainers, and of scorers and reward models that are sharded as they are."""
     if role.backend not in SHARDING_BACKENDS or isinstance(role, schema.GeneratorRole):
         why = f"it is for a model that is trained or scores ({', '.join(SHARDING_BACKENDS)})"
-        yield from ((("engine", key), why) for key in (*SHARDING_KEYS, "sequence_parallel", *TRAINER_KEYS))
+        yield from ((("engine", key), why) for key in (*SHARDING_KEYS, *MEGATRON_KEYS, *TRAINER_KEYS))
         return
     if role.backend == "megatron":
         yield ("engine", "zero_stage"), "megatron's distributed optimizer cuts optimizer states, as stage 1 does"
         yield ("engine", "parameter_offload"), "megatron works with weights on the device; `offload` moves them off it"
     else:
         yield ("engine", "sequence_parallel"), f"{role.backend} does not cut a layer's work by tokens"
+        yield ("engine", "expert_tensor_parallel"), f"{role.backend} does not cut experts by tp"
     if not isinstance(role, schema.TrainerRole):
         yield from ((("engine", key), f"`{name}` is not trained") for key in TRAINER_KEYS)
 
@@ -288,6 +290,8 @@ def _of_assumptions(stage: Stage) -> Iterator[Idle]:
         for key in ("response_tokens", "turns", "keep", "share"):
             if key not in takes.get(method, ()) and not (key == "turns" and method == "generate"):
                 yield ("assume", op, key), f"`{op}` has none"
+        for key in ("turns", "seconds"):
+            yield ("assume", op, key, "samples"), "only `response_tokens` are read from a file"
 
 
 # -- edges ------------------------------------------------------------------------------------------------------------

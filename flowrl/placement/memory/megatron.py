@@ -2,10 +2,11 @@
 
 Takes a Placed role and a stage; gives ledger lines. Bytes per parameter are those of docs/source/api-guide/
 dist_optimizer.md: 6 + 12 / dp with bf16 weights and fp32 gradients. Attention, dense feed-forwards, embedding and head
-are cut by tp; routed experts by ep, and by tp too while ep and tp together have that many ranks (Megatron's default
-expert_tensor_parallel_size; else experts are whole). Optimizer states are cut over all ranks that hold the same
-weights: dp and cp, of experts what is left of tp, cp and dp. Activations: activations.py, and kept for as many
-micro-batches as a stage has in flight in 1F1B (Narayanan et al. 2021, arXiv:2104.04473).
+are cut by tp; routed experts by ep, and by `engine.expert_tensor_parallel` ranks, by default tp while ep and tp
+together have that many (Megatron's default expert_tensor_parallel_size; else experts are whole). Optimizer states are
+cut over all ranks that hold the same weights: dp and cp, of experts what is left of tp, cp and dp. Activations:
+activations.py, and kept for as many micro-batches as a stage has in flight in 1F1B (Narayanan et al. 2021,
+arXiv:2104.04473).
 """
 
 from __future__ import annotations
@@ -23,14 +24,17 @@ def inputs_of(placed: Placed, stage: int) -> dict[str, Given]:
     """Ps parameters of the stage that are no routed experts · Xs those that are · Ls layers · et what cuts an expert
     beside ep."""
     here, layout = stage_of(placed.model, placed.layout.pp, stage), placed.layout
+    asked = placed.role.engine.expert_tensor_parallel
     both = layout.ep * layout.tp <= layout.dp * layout.cp * layout.tp
+    size = min(asked, layout.tp) if asked is not None else layout.tp if both else 1
     how = f"expert tensor parallel, as tp {layout.tp}" if both else "experts whole: ep leaves no ranks for tp"
+    how = "engine.expert_tensor_parallel" if asked is not None else how
     return {
         **training_inputs(placed),
         "Ps": Given(here.others, here.words),
         "Xs": Given(here.experts, f"routed experts, {here.words}"),
         "Ls": Given(here.layers, here.words),
-        "et": Given(layout.tp if both else 1, how),
+        "et": Given(size, how),
     }
 
 

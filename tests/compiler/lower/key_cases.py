@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 TRAIN, INFER, UPDATE = "roles/actor_train", "roles/actor_infer", "roles/actor_train/update"
@@ -46,6 +47,11 @@ CASES: Mapping[str, tuple[str, str, Any]] = {
     "DataDocument.order": ("rl", "data/val/order", "sequential"),
     "DistributionDocument.mean": ("rl", "assume/actor_infer.generate/response_tokens/mean", 5),
     "DistributionDocument.p99": ("rl", "assume/actor_infer.generate/response_tokens/p99", 8),
+    "DistributionDocument.samples": (
+        "rl",
+        "assume/actor_infer.generate/response_tokens/samples",
+        str(Path(__file__).with_name("lengths.jsonl")),
+    ),
     "EdgeDocument.edge": ("rl", "edges/5", "critic.values -> critic.update"),
     "EdgeDocument.every_steps": ("rl", "edges/7/every_steps", 4),
     "EdgeDocument.start_step": ("rl", "edges/4/start_step", 4),
@@ -67,6 +73,7 @@ CASES: Mapping[str, tuple[str, str, Any]] = {
     "EngineDocument.load": ("rl", f"{TRAIN}/engine/load", "broadcast"),
     "EngineDocument.cross_entropy": ("rl", f"{TRAIN}/engine/cross_entropy", "fused"),
     "EngineDocument.sequence_parallel": ("rl", f"{TRAIN}/engine/sequence_parallel", False),
+    "EngineDocument.expert_tensor_parallel": ("rl", f"{TRAIN}/engine/expert_tensor_parallel", 1),
     "EngineDocument.gradient_dtype": ("rl", f"{TRAIN}/engine/gradient_dtype", "bfloat16"),
     "EngineDocument.master_dtype": ("rl", f"{TRAIN}/engine/master_dtype", "bfloat16"),
     "EngineDocument.kv_fraction": ("rl", f"{INFER}/engine/kv_fraction", 0.5),

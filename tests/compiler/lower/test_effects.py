@@ -32,6 +32,7 @@ KEYS = Path(__file__).parents[2] / "spec" / "keys.txt"
 EXAMPLES = str(Path(__file__).parents[3] / "examples")
 
 TOLD: Mapping[str, str] = {
+    "EngineDocument.expert_tensor_parallel": "FR0241",
     "EnvRole.backend": "FR0241",
     "EstimatorRole.backend": "FR0241",
     "EstimatorRole.coef": "FR0217",
