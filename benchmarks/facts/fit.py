@@ -29,7 +29,7 @@ NOISE = 0.2
 DIFFERENCE = 0.03
 LARGEST_STEP = 0.25
 ROUNDS = 3
-FINE = 1e-3
+FINE = 0.02
 
 
 @dataclass(frozen=True)
