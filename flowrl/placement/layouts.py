@@ -16,13 +16,14 @@ from msgspec.structs import replace
 from flowrl.graph.graph import Graph, Kind, Role
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.traits import ENGINES, TRAITS, layout_fault, legal_tp
-from flowrl.placement.cost.placed import HOST, needs_devices, placed_roles
+from flowrl.placement.cost.placed import HOST, needs_devices
+from flowrl.placement.cost.role import RoleCosts
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.devices import broken_group
 from flowrl.placement.memory.engine import cache_tokens
-from flowrl.placement.memory.pool import limit_bytes, memory, pool_memory
+from flowrl.placement.memory.host import host_memory
+from flowrl.placement.memory.pool import memory
 from flowrl.placement.options import Draft, Option
-from flowrl.placement.time.ops import OpTime
 from flowrl.plan.plan import Layout, Memory, Pool, Rejected, RolePlacement
 
 _LEAVING_ORDER = (Kind.GENERATOR, Kind.TRAINER, Kind.SCORER, Kind.REWARD, Kind.FUNCTION)
@@ -38,6 +39,7 @@ class Laid:
 
     pools: tuple[Pool, ...]
     memory: tuple[Memory, ...]
+    """Of devices without ledger lines, until `Layouts.told` makes them."""
     passed_over: Mapping[str, tuple[Rejected, ...]]
     """By role: smaller layouts that do not fit."""
 
@@ -62,6 +64,7 @@ class Layouts:
 
     def __init__(self, work: Workload, cluster: Cluster) -> None:
         self.graph, self.cluster, self.request, self.shapes = work.graph, cluster, work.request, work.shapes
+        self.costs = RoleCosts(work, cluster)
         self._work = work
 
     def lay_out(self, option: Option, recompute: Mapping[str, str]) -> Laid:
@@ -77,13 +80,20 @@ class Layouts:
             pools = [self._resident(pool) for pool in pools]
         host = host_pool(self.graph)
         every = (*pools, *([host] if host is not None else ()))
-        needed = memory(self.graph, every, self.shapes, self.cluster, request=self.request, work=self._work)
-        return Laid(every, needed, passed_over)
+        return Laid(every, self._needed(every), passed_over)
 
-    def _on_devices(self, pool: Pool) -> tuple[Memory, ...]:
-        """What the pool needs on its devices, with no other pool in sight."""
-        placed = placed_roles(self.graph, pool, self.shapes, self.cluster, self.request)
-        return pool_memory(self._work, pool, placed, limit_bytes(pool, (pool,), self.cluster))
+    def told(self, laid: Laid) -> Laid:
+        """With the ledger lines of its memory."""
+        lines = memory(self.graph, laid.pools, self.shapes, self.cluster, request=self.request, work=self._work)
+        return Laid(laid.pools, lines, laid.passed_over)
+
+    def _needed(self, pools: Sequence[Pool]) -> tuple[Memory, ...]:
+        """What `memory` gives, of devices without its lines."""
+        on_devices = [(pool, self.costs.site(pool, pools)) for pool in pools if pool.devices]
+        costs = [(pool, site, self.costs.pool_costs(pool.roles, site)) for pool, site in on_devices]
+        needed = [entry for _, site, roles in costs for entry in self.costs.pool_needs(roles, site)]
+        everyone = [(pool, tuple(cost.on(pool) for cost in roles)) for pool, _, roles in costs]
+        return (*needed, *host_memory(everyone, self.cluster, self._work))
 
     def _pool(self, draft: Draft, recompute: Mapping[str, str]) -> tuple[Pool, dict[str, tuple[Rejected, ...]]]:
         roles: list[RolePlacement] = []
@@ -100,8 +110,7 @@ class Layouts:
             roles.append(replace(entry, layout=layout))
             if over:
                 passed_over[name] = over
-        pool = Pool(name=draft.name, devices=draft.devices, device=draft.group.device.name, roles=tuple(roles))
-        return pool, passed_over
+        return _pool_of(draft, roles), passed_over
 
     def _layout(self, draft: Draft, entry: RolePlacement) -> tuple[Layout, tuple[Rejected, ...]]:
         count, role = len(draft.devices), self.graph.role(entry.role)
@@ -141,13 +150,11 @@ class Layouts:
         op = next(rollouts, None)
         if op is None or self.graph.role(entry.role).backend not in ENGINES:
             return None
-        pool = Pool(name=draft.name, devices=draft.devices, device=draft.group.device.name, roles=(entry,))
-        (placed,) = placed_roles(self.graph, pool, self.shapes, self.cluster, self.request)
-        lines = OpTime(self._work, (pool,), self.cluster).on_devices(placed, op)
-        lengths = self._work.lengths(op)
-        room = cache_tokens(placed, lengths, limit_bytes(pool, (pool,), self.cluster))
+        site, lengths = self.costs.site(_pool_of(draft, (entry,))), self._work.lengths(op)
+        cost = self.costs.role_cost(entry, site)
+        room = cache_tokens(cost.placed, lengths, site.limit_bytes)
         wanted = self._work.rows(op).count / entry.layout.dp * lengths.mean
-        return _Generation(seconds=sum(each.value for each in lines), waits=room < wanted)
+        return _Generation(seconds=cost.seconds[op.id], waits=room < wanted)
 
     def legal(self, draft: Draft, role: Role) -> Iterator[Layout]:
         """Layouts to try, the one that cuts least first."""
@@ -174,8 +181,9 @@ class Layouts:
 
     def _alone(self, draft: Draft, entry: RolePlacement) -> Memory | None:
         """The first phase that does not fit if the role had the pool to itself; None if all do."""
-        pool = Pool(name=draft.name, devices=draft.devices, device=draft.group.device.name, roles=(entry,))
-        return next((each for each in self._on_devices(pool) if each.peak_bytes > each.limit_bytes), None)
+        site = self.costs.site(_pool_of(draft, (entry,)))
+        needed = self.costs.pool_needs(self.costs.pool_costs((entry,), site), site)
+        return next((each for each in needed if each.peak_bytes > each.limit_bytes), None)
 
     def _resident(self, pool: Pool) -> Pool:
         """The pool with as few roles offloaded as fit; all that may leave, if nothing fits."""
@@ -183,9 +191,10 @@ class Layouts:
         if len(pool.roles) < 2 or not movable:
             return pool
         movable.sort(key=lambda name: _LEAVING_ORDER.index(self.graph.role(name).kind))
+        site = self.costs.site(pool)
         for count in range(len(movable) + 1):
             tried = _with_offloaded(pool, movable[:count])
-            if all(entry.peak_bytes <= entry.limit_bytes for entry in self._on_devices(tried)):
+            if self.costs.fits(self.costs.pool_costs(tried.roles, site), site):
                 return tried
         return _with_offloaded(pool, movable)
 
@@ -193,6 +202,10 @@ class Layouts:
         role = self.graph.role(name)
         traits = TRAITS.get(role.backend or "")
         return role.engine.offload is None and traits is not None and traits.offload
+
+
+def _pool_of(draft: Draft, roles: Sequence[RolePlacement]) -> Pool:
+    return Pool(name=draft.name, devices=draft.devices, device=draft.group.device.name, roles=tuple(roles))
 
 
 def _with_offloaded(pool: Pool, names: Sequence[str]) -> Pool:

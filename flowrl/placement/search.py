@@ -58,11 +58,12 @@ def search(
 
     def candidate(option: Option, recompute: Mapping[str, str]) -> Candidate:
         laid = layouts.lay_out(option, recompute)
-        seconds = step_seconds(graph, laid.pools, shapes, cluster, request, work)
+        seconds = step_seconds(graph, laid.pools, shapes, cluster, request, costs=layouts.costs)
         return Candidate(option, laid, seconds, starved(graph, work, laid.pools) is not None, recompute)
 
     tried = [_best_of([candidate(option, choice) for choice in choices(graph)]) for option in found]
-    best = min(tried, key=Candidate.rank)
+    at = min(range(len(tried)), key=lambda place: tried[place].rank())
+    best = tried[at] = replace(tried[at], laid=layouts.told(tried[at].laid))
     short = starved(graph, work, best.laid.pools)
     if short is not None:
         raise FlowError(more_ranks_than_rows(work, *short))

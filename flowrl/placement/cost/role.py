@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Op
 from flowrl.machine.cluster import Cluster, NodeGroup
-from flowrl.placement.cost.ledger import bytes_of
+from flowrl.placement.cost.ledger import bytes_of, evaluate
 from flowrl.placement.cost.placed import Placed, group_of, is_shared, placed_roles
 from flowrl.placement.cost.rates import linked_devices
 from flowrl.placement.cost.workload import Workload
@@ -84,7 +84,11 @@ class RoleCost:
     """To leave its devices, or to come back."""
     key: Key = field(compare=False)
     placed: Placed = field(compare=False, repr=False)
-    """An example of such a role, for who needs lines."""
+    """The first such role that was asked for."""
+
+    def on(self, pool: Pool) -> Placed:
+        """The role in a pool on devices of the same kind, for who needs lines. Origins may name another pool."""
+        return replace(self.placed, pool=pool)
 
     def load(self, stage: int) -> int | None:
         return None if self.loading is None else self.loading[stage]
@@ -124,6 +128,7 @@ class RoleCosts:
 
     def __init__(self, work: Workload, cluster: Cluster) -> None:
         self.work, self.cluster, self.graph = work, cluster, work.graph
+        self._times = OpTime(work, (), cluster)
         self._costs: dict[Key, RoleCost] = {}
         self._sites: dict[Key, Site] = {}
         self._always: dict[Key, int] = {}
@@ -216,7 +221,7 @@ class RoleCosts:
         key = (edge.id, giver.key, here, taker.key, there)
         found = self._hand_overs.get(key)
         if found is None:
-            sync = sync_of(_on(giver, here), _on(taker, there), edge.transport)
+            sync = sync_of(giver.on(here.pool), taker.on(there.pool), edge.transport)
             found = self._hand_overs[key] = (_sum(sync.send), _sum(sync.receive))
         return found
 
@@ -224,8 +229,18 @@ class RoleCosts:
         """One firing of an op of the host pool."""
         found = self._host.get(op.id)
         if found is None:
-            found = self._host[op.id] = _sum(OpTime(self.work, (), self.cluster).host(op))
+            found = self._host[op.id] = _sum(self._times.host(op))
         return found
+
+    def together(self, op: Op, talking: int, spoken: float) -> float:
+        """One firing of a member of an interaction whose `talking` generators take `spoken` seconds."""
+        return spoken + _sum(self._times.turns(op, talking, spoken))
+
+    def together_at_least(self, op: Op, talking: int, spoken: float) -> float:
+        """The least of `together` for any time from `spoken` up. What environments hide shrinks as fast as generation
+        grows, of several twice as fast: convex, so the least is where it starts or where an environment is hidden."""
+        hidden = (evaluate("(ceil(N/k) - 1)*t*s", each.inputs) for each in self._times.turns(op, talking, spoken))
+        return min(self.together(op, talking, max(each, spoken)) for each in (spoken, *hidden))
 
     def _made(self, key: Key, entry: RolePlacement, site: Site, beside: Sequence[RolePlacement]) -> RoleCost:
         others = (each for each in beside if each.role != entry.role)
@@ -267,10 +282,6 @@ class RoleCosts:
 
 def _weights(graph: Graph) -> Iterator[Edge]:
     return (edge for edge in graph.edges if edge.kind is EdgeKind.WEIGHTS)
-
-
-def _on(cost: RoleCost, site: Site) -> Placed:
-    return replace(cost.placed, pool=site.pool)
 
 
 def _sum(lines: Lines | tuple[LedgerLine, ...]) -> float:

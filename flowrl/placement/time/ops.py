@@ -10,7 +10,7 @@ from flowrl.graph.params import AskParams, EnvParams, ScoreParams
 from flowrl.machine.cluster import Cluster
 from flowrl.placement.cost.denoiser import pass_seconds
 from flowrl.placement.cost.ledger import Given, bytes_of, line
-from flowrl.placement.cost.placed import Placed, model_inputs
+from flowrl.placement.cost.placed import Placed, model_inputs, needs_devices
 from flowrl.placement.cost.rates import rate_inputs, shares
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.memory import engine as engine_memory
@@ -70,7 +70,12 @@ class OpTime:
             inputs = {"g": Given(spoken, "generation of the interaction"), "c": Given(mine, "its own")}
             lines.append(line("turns of others", op.role, "seconds", "g - c", inputs))
         talking = sum(1 for each in members if each.role in placed)
-        for env in (each for each in members if each.role not in placed):
+        return [*lines, *self.turns(op, talking, spoken)]
+
+    def turns(self, op: Op, talking: int, spoken: float) -> Lines:
+        """What the environments of an interaction add for `op`, whose `talking` generators take `spoken` seconds."""
+        lines: Lines = []
+        for env in (each for each in self.work.interaction(op) if not needs_devices(self.work.graph.role(each.role))):
             seconds = self.work.seconds(env) or Given(OTHER_HOST_SECONDS, "assumed, a turn")
             turns, rows = self.work.turns(env), self.work.rows(env)
             inputs = {

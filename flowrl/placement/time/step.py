@@ -8,6 +8,7 @@ With max_lag k, the bound is the larger of the busiest pool and the chain divide
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import networkx as nx
 
@@ -16,11 +17,9 @@ from flowrl.graph.interactions import interactions
 from flowrl.graph.once import once
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
-from flowrl.placement.cost.placed import Placed, placed_roles
+from flowrl.placement.cost.role import RoleCost, RoleCosts, Site
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.request import PlacementRequest
-from flowrl.placement.sync.edge import sync_of
-from flowrl.placement.time.ops import Lines, OpTime
 from flowrl.plan.plan import Pool
 
 
@@ -30,69 +29,104 @@ def step_seconds(
     shapes: Mapping[str, ModelShape],
     cluster: Cluster,
     request: PlacementRequest,
-    work: Workload | None = None,
+    costs: RoleCosts | None = None,
 ) -> float:
-    """Seconds of one step in the steady state, validation counted at its share. `work` saves counting again."""
-    times = OpTime(work or Workload(graph, shapes, request), pools, cluster)
-    placed = {
-        each.role.name: each
-        for pool in pools
-        if pool.devices
-        for each in placed_roles(graph, pool, shapes, cluster, request)
-    }
-    seconds = {op.id: _op_seconds(op, times, placed) for op in graph.ops}
-    busy: dict[str, float] = {}
-    ready: dict[str, float] = {}
-    for group, sources in _order(graph):
-        here = [placed[graph.op(id).role].pool.name for id in group if graph.op(id).role in placed]
-        start = max([*(ready[source] for source in sources), *(busy.get(pool, 0.0) for pool in here)], default=0.0)
-        end = start + max(seconds[id] for id in group)
-        ready |= dict.fromkeys(group, end)
-        busy |= dict.fromkeys(here, end)
-    chain = max(ready.values(), default=0.0) + _sync_seconds(graph, placed)
+    """Seconds of one step in the steady state, validation counted at its share. `costs` saves counting again."""
+    costs = costs or RoleCosts(Workload(graph, shapes, request), cluster)
+    return steady_seconds(costs, placed_costs(costs, pools))
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """A role that is placed: its cost, and the devices that it shares with others of the same site."""
+
+    cost: RoleCost
+    site: Site
+
+
+def placed_costs(costs: RoleCosts, pools: Sequence[Pool]) -> dict[str, Home]:
+    """Every role on devices, by name."""
+    found: dict[str, Home] = {}
+    for pool in pools:
+        if pool.devices:
+            site = costs.site(pool, pools)
+            found |= {cost.name: Home(cost, site) for cost in costs.pool_costs(pool.roles, site)}
+    return found
+
+
+def steady_seconds(
+    costs: RoleCosts,
+    placed: Mapping[str, Home],
+    least: Mapping[str, Mapping[str, float]] | None = None,
+) -> float:
+    """Of the roles that are placed. `least`: seconds of a firing of each op, by role, for roles on devices that are not
+    placed yet; then it is a bound: no placement of them that does not take less for any op makes a shorter step. What a
+    role that is not placed adds to a pool, waits for or hands over is counted as nothing.
+    """
+    least = least or {}
+    seconds = _op_seconds(costs, placed, least)
+    chain = _chain(costs.graph, seconds, placed) + _sync_seconds(costs, placed)
     load: dict[str, float] = {}
-    for op in graph.ops:
+    for op in costs.graph.ops:
         if op.role in placed:
-            name = placed[op.role].pool.name
+            name = placed[op.role].site.pool.name
             load[name] = load.get(name, 0.0) + seconds[op.id]
-    return max(chain / (1 + _lag(graph)), max(load.values(), default=0.0))
+    alone = (sum(seconds[op.id] for op in costs.graph.ops if op.role == role) for role in least)
+    return max(chain / (1 + lag(costs.graph)), max(load.values(), default=0.0), max(alone, default=0.0))
 
 
-def _lag(graph: Graph) -> int:
+def lag(graph: Graph) -> int:
     """Steps by which generation may run ahead on every weights edge."""
     edges = [edge for edge in graph.edges if edge.kind is EdgeKind.WEIGHTS and edge.every_updates is None]
     return min((edge.tokens - 1 for edge in edges), default=graph.schedule.max_lag)
 
 
-def _op_seconds(op: Op, times: OpTime, placed: Mapping[str, Placed]) -> float:
-    here = placed.get(op.role)
-    if times.work.interaction(op):
-        lines = times.together(op, placed)
-    else:
-        lines = _on_host(op, times) if here is None else times.on_devices(here, op)
-    moves = 2 * _sum(times.move_state(here)) if here is not None and here.offloaded and here.shape else 0.0
-    return (_sum(lines) * op.firings + moves) / max(1, op.every_steps)
+def _chain(graph: Graph, seconds: Mapping[str, float], placed: Mapping[str, Home]) -> float:
+    """When the last op ends."""
+    busy: dict[str, float] = {}
+    ready: dict[str, float] = {}
+    for group, sources in _order(graph):
+        here = [placed[role].site.pool.name for role in (graph.op(id).role for id in group) if role in placed]
+        start = max([*(ready[source] for source in sources), *(busy.get(pool, 0.0) for pool in here)], default=0.0)
+        end = start + max(seconds[id] for id in group)
+        ready |= dict.fromkeys(group, end)
+        busy |= dict.fromkeys(here, end)
+    return max(ready.values(), default=0.0)
 
 
-def _on_host(op: Op, times: OpTime) -> Lines:
-    """Equal for all candidates of one search, whose work they share."""
-    known = times.work.lines
-    if ("host", op.id) not in known:
-        known["host", op.id] = times.host(op)
-    return known["host", op.id]
+def _op_seconds(
+    costs: RoleCosts, placed: Mapping[str, Home], least: Mapping[str, Mapping[str, float]]
+) -> dict[str, float]:
+    """Of each op in one step, moves of its role included."""
+
+    def own(op: Op) -> float:
+        if op.role in placed:
+            return placed[op.role].cost.seconds[op.id]
+        return least[op.role][op.id] if op.role in least else costs.host_seconds(op)
+
+    found: dict[str, float] = {}
+    for op in costs.graph.ops:
+        members = costs.work.interaction(op)
+        talking = [each for each in members if each.role in placed or each.role in least]
+        if members:
+            is_bound = any(member.role in least for member in talking)
+            together = costs.together_at_least if is_bound else costs.together
+            each = together(op, len(talking), sum(own(member) for member in talking))
+        else:
+            each = own(op)
+        here = placed.get(op.role)
+        moves = 2 * here.cost.move_seconds if here is not None and here.cost.offloaded else 0.0
+        found[op.id] = (each * op.firings + moves) / max(1, op.every_steps)
+    return found
 
 
-def _sync_seconds(graph: Graph, placed: Mapping[str, Placed]) -> float:
+def _sync_seconds(costs: RoleCosts, placed: Mapping[str, Home]) -> float:
     total = 0.0
-    for edge in (each for each in graph.edges if each.kind is EdgeKind.WEIGHTS):
+    for edge in (each for each in costs.graph.edges if each.kind is EdgeKind.WEIGHTS):
         source, target = (placed.get(end.split(".")[0]) for end in (edge.source, edge.target))
-        if source is not None and target is not None and source.shape is not None:
-            total += sync_of(source, target, edge.transport).seconds
+        if source is not None and target is not None and source.cost.has_model:
+            total += sum(costs.hand_over(edge, (source.cost, source.site), (target.cost, target.site)))
     return total
-
-
-def _sum(lines: Lines) -> float:
-    return sum(line.value for line in lines)
 
 
 @once
