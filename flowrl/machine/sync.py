@@ -132,8 +132,8 @@ def default_transport(source: Sequence[str], target: Sequence[str], on_cpu: bool
     serve where each receiver shares a node with a trainer)."""
     if len({_node(device) for device in (*source, *target)}) == 1:
         return "shared_memory"
-    legal = legal_transports(source, target, on_cpu)
-    return next(name for name in ("nccl", "cuda_ipc", "object_store") if name in legal)
+    names = ("nccl", "cuda_ipc", "object_store")
+    return next(name for name in names if transport_fault(TRANSPORTS[name], source, target, on_cpu) is None)
 
 
 def _node(device: str) -> str:

@@ -143,7 +143,7 @@ class _Edge:
         self.origin, self.on_cpu = shape.origin, on_cpu
         self.rates = self.profile.sync_rates(self.way)
         self.ends = ends_of(source.devices, target.devices, source.group)
-        self.held, self.needed = held(self.tensors, source.cut), held(self.tensors, target.cut)
+        self.held = held(self.tensors, source.cut)
         self.whole = sum(each.elements for each in self.tensors) * key.width
         self.tight = len({self.ends.domains[each] for each in (*self.ends.source, *self.ends.target)}) == 1
 
@@ -153,8 +153,10 @@ class _Edge:
         return traffic(self.tensors, self.source.cut, self.target.cut, self.ends)
 
     def sync(self, what: str) -> Sync:
-        inputs = self._inputs()
-        if self.transport == "object_store" or (self.way == "shards" and TRANSPORTS[self.transport].direct):
+        inputs, direct = self._inputs(), TRANSPORTS[self.transport].direct
+        if not direct:
+            inputs |= self._on_hosts()
+        if self.transport == "object_store" or (self.way == "shards" and direct):
             inputs |= self._busiest()
         if self.transport in ("shared_memory", "object_store", "disk"):
             send, receive = self._by_host(what, inputs)
@@ -197,22 +199,16 @@ class _Edge:
 
     def _inputs(self) -> dict[str, Given]:
         """Bytes of the busiest device, and what each link gives."""
-        width, rates, fixed = self.width, self.rates, self.profile.fixed
+        rates, fixed = self.rates, self.profile.fixed
         here, there = self.source.group, self.target.group
-        missing = self.whole - min(self.held) * width
+        missing = self.whole - min(self.held) * self.width
         tensors = max_tensors(self.tensors, self.target.cut)
         piece = self.profile.memory.bucket_bytes
         network = min(here.network_bytes_per_second, there.network_bytes_per_second) * rates.network
         link = min(here.device.link_bytes_per_second, there.device.link_bytes_per_second) * rates.link
-        host = [
-            group.device.host_bytes_per_second * self.profile.rates(group.device, end.backend).host
-            for end, group in ((self.source, here), (self.target, there))
-        ]
         one = Given(link, f"{rates.link:.0%} of a device's link") if self.tight else self._card(network)
         return {
             "W": Given(self.whole, f"all of it, once: {self.origin}"),
-            "b": Given(max(self.written()) * width, f"written by the busiest rank of {words(self.source)}"),
-            "r": Given(max(self.needed) * width, f"taken up by the busiest rank of {words(self.target)}"),
             "g": Given(missing, f"what a rank of {words(self.source)} lacks of it"),
             "c": Given(self.whole, "read on the same device"),
             "L": Given(link, f"{rates.link:.0%} of the link of {here.device.name} ({rates.source})"),
@@ -220,9 +216,6 @@ class _Edge:
             "G": self._ring(link, network),
             "B": one,
             "C": Given(there.device.memory_bytes_per_second / 2, f"catalogue {there.device.name}: read and written"),
-            "h": Given(host[0], f"host link of {here.device.name}, as achieved"),
-            "H": Given(host[1], f"host link of {there.device.name}, as achieved"),
-            "d": Given(there.disk_bytes_per_second * fixed.disk, "one node's disk"),
             "T": Given(tensors, f"tensors of which a rank of {words(self.target)} takes a part: {self.origin}"),
             "t": Given(rates.tensor_seconds, f"a tensor ({rates.source})"),
             "k": Given(ceil(self.whole / piece) if piece else 0, "pieces (profile: memory.bucket_bytes)"),
@@ -231,10 +224,24 @@ class _Edge:
             "p": Given(rates.seconds, f"pause of an engine ({rates.source})"),
         }
 
-    def written(self) -> tuple[int, ...]:
-        """Elements that each rank writes: what several hold, each in equal parts."""
+    def _on_hosts(self) -> dict[str, Given]:
+        """Bytes through the memory of hosts: each rank writes what it holds, what several hold in equal parts, and each
+        receiver reads what it needs."""
+        here, there = self.source, self.target
+        rates = [
+            end.group.device.host_bytes_per_second * self.profile.rates(end.group.device, end.backend).host
+            for end in (here, there)
+        ]
         copies = sum(self.held) * self.width / self.whole
-        return tuple(ceil(each / copies) for each in self.held)
+        needed = max(held(self.tensors, there.cut))
+        disk = there.group.disk_bytes_per_second * self.profile.fixed.disk
+        return {
+            "b": Given(max(self.held) / copies * self.width, f"written by the busiest rank of {words(here)}"),
+            "r": Given(needed * self.width, f"taken up by the busiest rank of {words(there)}"),
+            "h": Given(rates[0], f"host link of {here.group.device.name}, as achieved"),
+            "H": Given(rates[1], f"host link of {there.group.device.name}, as achieved"),
+            "d": Given(disk, "one node's disk"),
+        }
 
     def _card(self, network: float) -> Given:
         return Given(network, f"{self.rates.network:.0%} of one device's network ({self.rates.source})")

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, product
-from math import gcd, prod
+from math import gcd
 
 from flowrl.placement.sync.cuts import Cut, Edges, Place, edges, holders, places
 from flowrl.placement.sync.tensors import Rule, Tensors
@@ -89,9 +89,9 @@ def held(tensors: tuple[Tensors, ...], cut: Cut) -> tuple[int, ...]:
     """Elements that each rank of a cut holds."""
     found = [0] * cut.ranks
     for each, weight in _alike(tensors, cut, cut).items():
-        sizes = [tuple(end - start for start, end in pairwise(side)) for side in each.source]
-        for place, ranks in holders(cut, each.rule, each.experts).items():
-            count = weight * prod(side[at] for side, at in zip(sizes, place, strict=True))
+        layers, experts, rows, columns = ([end - start for start, end in pairwise(side)] for side in each.source)
+        for (layer, expert, row, column), ranks in holders(cut, each.rule, each.experts).items():
+            count = weight * layers[layer] * experts[expert] * rows[row] * columns[column]
             for rank in ranks:
                 found[rank] += count
     return tuple(found)
