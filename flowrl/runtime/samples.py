@@ -50,13 +50,14 @@ class SampleLog:
         prompts = self._prompt_texts(completion, [i >> SAMPLE_ID_BITS for i in ids])
         lines = self._lines.setdefault((step, op.id), {})
         for part in completion.parts:
-            rows = self._peek(part, ["response"], ids)
+            rows = self._peek(part, ["response", "loss_mask"], ids)
             for place, id in enumerate(rows.ids.tolist()):
                 lines[id] = {
                     **({} if op.label is None else {"label": op.label}),
                     "prompt_id": id >> SAMPLE_ID_BITS,
                     "prompt": prompts.get(id >> SAMPLE_ID_BITS),
                     "response": _cell(rows.columns.get("response"), place),
+                    **_tokens(rows.columns.get("loss_mask"), place),
                     "reward": None,
                     "version": self._state.made_with(op, step),
                 }
@@ -87,6 +88,11 @@ def single_reward(line: Line) -> Line:
     rewards = line.get("rewards")
     keep = isinstance(rewards, dict) and len(rewards) > 1
     return {k: v for k, v in line.items() if keep or k != "rewards"}
+
+
+def _tokens(column: Column | None, place: int) -> Line:
+    """Tokens that the policy wrote: what `assume: … samples` of a later plan reads."""
+    return {"response_tokens": int(np.sum(column.rows()[place]))} if isinstance(column, Ragged) else {}
 
 
 def _cell(column: Column | None, place: int) -> object:

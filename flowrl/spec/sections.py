@@ -307,10 +307,28 @@ Quantity = Annotated[
 ]
 
 
+class LengthDocument(Document):
+    """Random tokens of a response, for the planner: told, or measured."""
+
+    mean: NotNegativeNumber | None = None
+    """Mean, in tokens. Default: that of `samples`; one of the two is given."""
+    p99: NotNegativeNumber | None = None
+    """99th percentile, in tokens. Default: the profile's spread around the mean."""
+    samples: str | None = None
+    """Path of a file of measured lengths, relative to the flow: lines of numbers, or of rows with `response_tokens`,
+    such as a run's samples.jsonl. Default none."""
+
+
+ResponseLength = Annotated[
+    Annotated[NotNegativeNumber, Scalar] | Annotated[LengthDocument, Mapping],
+    ByForm,
+]
+
+
 class AssumeDocument(Document):
     """What only the planner needs to know of an op. Never changes the digest of the maths."""
 
-    response_tokens: Quantity | None = None
+    response_tokens: ResponseLength | None = None
     """Tokens of a response. Default: half of the most."""
     turns: Quantity | None = None
     """Turns of an episode. Default: half of the most."""

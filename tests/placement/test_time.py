@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from flowrl.compiler.emit.program import emit
 from flowrl.machine.models import CARDS
 from flowrl.machine.profile import PROFILE, with_constants
 from flowrl.placement.cost.ledger import evaluate
+from flowrl.placement.cost.workload import Workload
 from flowrl.placement.time.instructions import duration_lines, durations
 from flowrl.placement.time.interval import interval_lines
 from flowrl.placement.time.step import step_seconds as seconds_of_step
@@ -66,6 +69,19 @@ def test_assumed_lengths_shorten_generation() -> None:
     seconds = [timed(told_text(flow))["run actor_infer.generate"] for flow in (GRPO, *flows)]
     assert seconds == sorted(seconds, reverse=True)
     assert len(set(seconds)) == 4
+
+
+def test_measured_lengths_are_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the responses have 100 tokens, half 900: the mean is 500, and no step is made beyond 900."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "samples.jsonl").write_text('{"response_tokens": 100}\n{"response_tokens": 900}\n' * 50)
+    told = told_text(f"{GRPO}assume: {{actor_infer.generate: {{response_tokens: {{samples: samples.jsonl}}}}}}\n")
+    work = Workload(told.graph, told.shapes, told.request)
+    lengths = work.lengths(told.graph.op("actor_infer.generate"))
+    assert (lengths.response_mean.value, lengths.response_tail.value) == (500, 900)
+    assert lengths.responses.longest_of(64) == pytest.approx(900, rel=0.01)
+    constant = told_text(f"{GRPO}assume: {{actor_infer.generate: {{response_tokens: 2048}}}}\n")
+    assert timed(told)["run actor_infer.generate"] < 0.6 * timed(constant)["run actor_infer.generate"]
 
 
 def test_the_interval_of_a_step_is_a_factor_on_both_sides() -> None:

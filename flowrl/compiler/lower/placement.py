@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from flowrl.compiler.lower.lengths import measured
 from flowrl.compiler.lower.stage import Stage
 from flowrl.diag.span import Span
 from flowrl.placement.request import STEP_TIME, Assumption, LayoutRequest, Mode, PlacementRequest, PoolRequest
 from flowrl.spec.flow import FlowSpec, Origin, OriginKind
-from flowrl.spec.schema import AssumeDocument, DistributionDocument, PlacementDocument, PoolDocument
+from flowrl.spec.schema import AssumeDocument, DistributionDocument, LengthDocument, PlacementDocument, PoolDocument
 
 
 def lower_placement(spec: FlowSpec, index: int) -> PlacementRequest:
@@ -63,9 +64,11 @@ def _role_spans(stage: Stage, path: tuple[str, ...], roles: tuple[str, ...]) -> 
 def _assumption(stage: Stage, id: str, document: AssumeDocument) -> Assumption:
     tokens, seconds = document.response_tokens, document.seconds
     span = stage.span("assume", id)
+    lengths = measured(stage, id, tokens) if isinstance(tokens, LengthDocument) else ()
     return Assumption(
-        response_tokens=_mean(tokens),
-        response_tokens_p99=tokens.p99 if isinstance(tokens, DistributionDocument) else None,
+        response_tokens=sum(lengths) / len(lengths) if lengths else _mean(tokens),
+        response_lengths=lengths,
+        response_tokens_p99=tokens.p99 if isinstance(tokens, LengthDocument) else None,
         seconds=_mean(seconds),
         seconds_p99=seconds.p99 if isinstance(seconds, DistributionDocument) else None,
         turns=_mean(document.turns),
@@ -75,8 +78,8 @@ def _assumption(stage: Stage, id: str, document: AssumeDocument) -> Assumption:
     )
 
 
-def _mean(value: float | DistributionDocument | None) -> float | None:
-    return value.mean if isinstance(value, DistributionDocument) else value
+def _mean(value: float | DistributionDocument | LengthDocument | None) -> float | None:
+    return value.mean if isinstance(value, DistributionDocument | LengthDocument) else value
 
 
 def _origins(spec: FlowSpec, index: int) -> dict[str, str]:

@@ -133,4 +133,11 @@ CODES: tuple[Code, ...] = (
         why="a profile says what devices and backends achieve, in TOML with the fields of FlowRL's own",
         help="write one with `flowrl profile`, or leave `--profile` out",
     ),
+    Code(
+        id="FR0526",
+        headline="no lengths of responses",
+        label="{problem}",
+        why="`samples` names a file with a number a line, or rows with `response_tokens`: a run's samples.jsonl",
+        help="name another file, or say `{{mean: …, p99: …}}` in its place",
+    ),
 )

@@ -7,7 +7,7 @@ hardware.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -83,7 +83,8 @@ def mean_and_p99(mean: float, p99: float, most: float) -> LengthTable:
     return lognormal(mean, most, spread) if p99 < most else lognormal(mean, most, max(spread, 0.1))
 
 
-def empirical(lengths: Sequence[float]) -> LengthTable:
+@lru_cache(maxsize=64)
+def empirical(lengths: tuple[float, ...]) -> LengthTable:
     """Of responses that were measured. Raises ValueError for none."""
     if not lengths:
         raise ValueError("no lengths")

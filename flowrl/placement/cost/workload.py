@@ -19,7 +19,7 @@ from flowrl.machine.shape import ModelShape
 from flowrl.placement.cost.counts import Counts, Rows
 from flowrl.placement.cost.denoiser import denoise_passes, image_lengths
 from flowrl.placement.cost.ledger import Given
-from flowrl.placement.cost.lengths import LengthTable, constant, lognormal, mean_and_p99
+from flowrl.placement.cost.lengths import LengthTable, constant, empirical, lognormal, mean_and_p99
 from flowrl.placement.request import Assumption, PlacementRequest
 from flowrl.plan.plan import LedgerLine
 
@@ -149,6 +149,11 @@ class Workload:
         if assumed is not None and assumed.response_tokens is not None:
             mean = Given(min(assumed.response_tokens, most.value), assumed.origin)
         longest, middle = max(1.0, float(most.value)), max(1.0, float(mean.value))
+        if assumed is not None and assumed.response_lengths:
+            table = empirical(tuple(min(each, longest) for each in assumed.response_lengths))
+            count = len(assumed.response_lengths)
+            mean = Given(table.mean, f"mean of {count:,} measured responses, {assumed.origin}")
+            return mean, Given(table.most, f"longest of {count:,} measured responses, {assumed.origin}"), table
         if assumed is None or assumed.response_tokens_p99 is None:
             return mean, most, lognormal(middle, longest, rule.spread)
         tail = Given(min(max(assumed.response_tokens_p99, mean.value), most.value), assumed.origin)

@@ -45,9 +45,11 @@ CASES: Mapping[str, tuple[str, str, Any]] = {
     "DataDocument.max_prompt_tokens": ("rl", "data/val/max_prompt_tokens", 4),
     "DataDocument.on_long": ("rl", "data/val/on_long", "drop"),
     "DataDocument.order": ("rl", "data/val/order", "sequential"),
-    "DistributionDocument.mean": ("rl", "assume/actor_infer.generate/response_tokens/mean", 5),
-    "DistributionDocument.p99": ("rl", "assume/actor_infer.generate/response_tokens/p99", 8),
-    "DistributionDocument.samples": (
+    "DistributionDocument.mean": ("rl", "assume/actor_infer.generate/seconds", {"mean": 2.0}),
+    "DistributionDocument.p99": ("rl", "assume/actor_infer.generate/seconds", {"mean": 2.0, "p99": 3.0}),
+    "LengthDocument.mean": ("rl", "assume/actor_infer.generate/response_tokens/mean", 5),
+    "LengthDocument.p99": ("rl", "assume/actor_infer.generate/response_tokens/p99", 8),
+    "LengthDocument.samples": (
         "rl",
         "assume/actor_infer.generate/response_tokens/samples",
         str(Path(__file__).with_name("lengths.jsonl")),
