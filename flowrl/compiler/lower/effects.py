@@ -290,8 +290,6 @@ def _of_assumptions(stage: Stage) -> Iterator[Idle]:
         for key in ("response_tokens", "turns", "keep", "share"):
             if key not in takes.get(method, ()) and not (key == "turns" and method == "generate"):
                 yield ("assume", op, key), f"`{op}` has none"
-        for key in ("turns", "seconds"):
-            yield ("assume", op, key, "samples"), "only `response_tokens` are read from a file"
 
 
 # -- edges ------------------------------------------------------------------------------------------------------------
