@@ -31,7 +31,7 @@ from flowrl.machine.profile import PROFILE, Profile, with_generation
 from flowrl.placement.cost.placed import Placed, placed_roles
 from flowrl.placement.shapes import shapes_of
 from flowrl.placement.sync.cuts import Cut
-from flowrl.placement.sync.edge import Links, Sync, links_of, sync_of
+from flowrl.placement.sync.edge import Links, Sync, sync_links, sync_of
 from flowrl.placement.sync.volumes import strided
 from flowrl.plan.plan import Layout, Pool, RolePlacement
 from flowrl.spec.pipeline import loads
@@ -235,7 +235,7 @@ def plan(
         order = strided(Cut("megatron", ends.trainers, tp, pp), ends.rollout.get("tp", 1), ends.rollout.get("pp", 1))
         target = _on(target, tuple(source.pool.devices[each] for each in order))
     transport = "cuda_ipc" if ends.together else "nccl"
-    return sync_of(source, target, transport, way), links_of(source, target, transport, way)
+    return sync_of(source, target, transport, way), sync_links(source, target, transport, way)
 
 
 def _on(placed: Placed, devices: tuple[str, ...]) -> Placed:

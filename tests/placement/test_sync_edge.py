@@ -14,7 +14,7 @@ from flowrl.machine.sync import TRANSPORTS, default_transport, legal_transports
 from flowrl.placement.cost.ledger import evaluate
 from flowrl.placement.cost.placed import Placed, placed_roles
 from flowrl.placement.sync.cuts import cut_of
-from flowrl.placement.sync.edge import links_of, sync_of
+from flowrl.placement.sync.edge import sync_links, sync_of
 from flowrl.plan.plan import Layout, Pool, RolePlacement
 from tests.placement.flows import GRPO
 from tests.placement.told import told_text
@@ -53,7 +53,7 @@ EIGHT = Layout(dp=8), Layout(dp=4, tp=2)
 @pytest.mark.parametrize("trainer", ["fsdp", "megatron", "deepspeed"])
 def test_every_line_is_its_formula(transport: str | None, way: str | None, trainer: str) -> None:
     pair = ends(*EIGHT, together=False, trainer=trainer)
-    sync, links = sync_of(*pair, transport, way), links_of(*pair, transport, way)
+    sync, links = sync_of(*pair, transport, way), sync_links(*pair, transport, way)
     assert sync.seconds == sum(each.value for each in (*sync.send, *sync.receive)) > 0
     for each in (*sync.send, *sync.receive, *links.moved, *links.overlap):
         assert each.value == pytest.approx(evaluate(each.formula, each.inputs))
@@ -82,7 +82,7 @@ def test_a_broadcast_sends_all_and_shards_send_a_part() -> None:
     broadcast, shards = (sync_of(*pair, "nccl", way) for way in ("broadcast", "shards"))
     assert broadcast.receive[0].value == pytest.approx(whole / (card * rates["broadcast"].network))
     assert shards.receive[0].value == pytest.approx(whole / 2 / (card * rates["shards"].network), rel=1e-3)
-    sent, least = (links_of(*pair, "nccl", way) for way in ("broadcast", "shards"))
+    sent, least = (sync_links(*pair, "nccl", way) for way in ("broadcast", "shards"))
     assert {line.what: line.value for line in sent.moved}["weights broadcast"] == 8 * whole
     assert sent.overlap == least.overlap == least.moved
     assert sum(line.value for line in least.moved) == pytest.approx(8 * whole / 2, rel=1e-3)
@@ -91,7 +91,7 @@ def test_a_broadcast_sends_all_and_shards_send_a_part() -> None:
 def test_a_gather_moves_what_each_rank_lacks() -> None:
     pair = ends(*EIGHT)
     assert sync_of(*pair, "cuda_ipc").way == "gather"
-    assert links_of(*pair, "cuda_ipc").moved[0].value == pytest.approx(8 * 2 * SHAPE.parameters * 7 / 8, rel=1e-6)
+    assert sync_links(*pair, "cuda_ipc").moved[0].value == pytest.approx(8 * 2 * SHAPE.parameters * 7 / 8, rel=1e-6)
 
 
 def test_an_adapter_travels_alone() -> None:
@@ -100,7 +100,7 @@ def test_an_adapter_travels_alone() -> None:
     plain, lora = sync_of(*ends(*EIGHT)), sync_of(*adapted)
     assert lora.seconds < plain.seconds
     each = 2 * SHAPE.hidden + 2 * SHAPE.q_width + 2 * (SHAPE.hidden + SHAPE.kv_width) + 3 * (SHAPE.hidden + SHAPE.ffn)
-    moved = sum(line.value for line in links_of(*adapted).moved)
+    moved = sum(line.value for line in sync_links(*adapted).moved)
     assert moved == pytest.approx(8 * 2 * 16 * SHAPE.layers * each)
     assert lora.receive[0].what == "adapter read"
 
@@ -109,7 +109,7 @@ def test_on_the_same_devices_a_matching_layout_moves_nothing() -> None:
     """Megatron and vLLM with the same tp, neighbours alike: every shard is where it is needed."""
     pair = ends(Layout(dp=4, tp=2), Layout(dp=4, tp=2), trainer="megatron")
     sync = sync_of(*pair, "cuda_ipc", "shards")
-    assert {line.what for line in links_of(*pair, "cuda_ipc", "shards").moved} == {"weights local"}
+    assert {line.what for line in sync_links(*pair, "cuda_ipc", "shards").moved} == {"weights local"}
     assert sync.receive[0].value == 0
 
 

@@ -67,7 +67,7 @@ def sync_of(source: Placed, target: Placed, transport: str | None = None, way: s
     return _sync(_key(source, target, transport, way))
 
 
-def links_of(source: Placed, target: Placed, transport: str | None = None, way: str | None = None) -> Links:
+def sync_links(source: Placed, target: Placed, transport: str | None = None, way: str | None = None) -> Links:
     """Bytes of the same hand-over."""
     key = _key(source, target, transport, way)
     edge, what = _Edge(key), "adapter" if key.adapter else "weights"

@@ -9,7 +9,7 @@ from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
 from flowrl.placement.cost.placed import placed_roles
 from flowrl.placement.request import PlacementRequest
-from flowrl.placement.sync.edge import links_of, sync_of
+from flowrl.placement.sync.edge import sync_links, sync_of
 from flowrl.plan.plan import Decision, EdgeSync, Pool
 
 
@@ -33,7 +33,7 @@ def edge_syncs(
         source, target = (placed.get(end.split(".")[0]) for end in (edge.source, edge.target))
         if source is not None and target is not None and source.shape is not None:
             sync = sync_of(source, target, edge.transport)
-            links = links_of(source, target, edge.transport)
+            links = sync_links(source, target, edge.transport)
             told = {"transport": sync.transport, "way": sync.way}
             found.append(EdgeSync(edge=edge.id, **told, lines=links.moved, overlap=links.overlap))
     return tuple(found)
