@@ -90,6 +90,7 @@ def triples() -> Iterator[tuple[Cut, Cut, ModelShape, Ends]]:
 
 
 def test_bytes_per_link_are_a_count_of_elements() -> None:
+    """And each element arrives once where it is needed; all ranks of a cut together hold the whole model."""
     seen: set[str] = set()
     for source, target, shape, where in triples():
         tensors = tensors_of(shape)
@@ -108,17 +109,10 @@ def test_bytes_per_link_are_a_count_of_elements() -> None:
         assert list(held(tensors, source)) == [len(each) for each in have], told
         assert all(got == dict.fromkeys(need, 1) for got, need in zip(counted.arrived, want, strict=True)), told
         assert list(found.needed) == [len(each) for each in want], told
+        everything = sum(each.elements for each in tensors)
+        assert len(set().union(*have)) == len(set().union(*want)) == everything, told
         seen |= {name for name in ("local", "link_in", "network_in") if sum(getattr(found, name))}
     assert seen == {"local", "link_in", "network_in"}
-
-
-def test_all_ranks_of_a_cut_hold_the_model() -> None:
-    """Together, whatever the layout: no element is lost between layers, stages, experts and shards."""
-    for source, target, shape, _ in triples():
-        for each in tensors_of(shape):
-            whole = each.elements
-            for side in (source, target):
-                assert len(set().union(*(elements(side, rank, each) for rank in range(side.ranks)))) == whole
 
 
 @pytest.mark.parametrize("name", sorted(CARDS)[::3])
