@@ -37,8 +37,7 @@ def line(what: str, role: str | None, unit: str, formula: str, inputs: Inputs) -
     are left out of the line.
     """
     compute, used = _parsed(formula)
-    kept = {name: inputs[name] for name in used}
-    values = {name: given.value for name, given in kept.items()}
+    values = {name: inputs[name].value for name in used}
     value = compute(values)
     return LedgerLine(
         what=what,
@@ -47,7 +46,7 @@ def line(what: str, role: str | None, unit: str, formula: str, inputs: Inputs) -
         unit=unit,
         formula=formula,
         inputs=values,
-        origins={name: given.origin for name, given in kept.items()},
+        origins={name: inputs[name].origin for name in used},
     )
 
 

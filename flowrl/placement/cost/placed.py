@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from flowrl.diag.diagnostic import InternalError
@@ -61,6 +61,10 @@ class Placed:
     shared: bool = False
     """Whether its weights are those of a trainer that is resident in the same pool: its frozen base, or all of them in
     DeepSpeed's hybrid engine."""
+    names: dict[str, Mapping[str, Given]] = field(
+        default_factory=dict[str, Mapping[str, Given]], init=False, compare=False, repr=False
+    )
+    """Of formulas, once they were worked out: `model_inputs` and the like ask for the same ones dozens of times."""
 
     @property
     def device(self) -> Device:
@@ -158,13 +162,20 @@ def _layout_origin(role: str, pool: str, request: PlacementRequest, decisions: S
     return f"decided {decided}" if decided else "decided by placement"
 
 
-def model_inputs(placed: Placed) -> dict[str, Given]:
+def model_inputs(placed: Placed) -> Mapping[str, Given]:
     """The names of a formula that a role's model, layout and engine stand for.
 
     P parameters · R those outside the decoder layers (FSDP's root group) · Lp those of one layer · L layers ·
     H hidden · q, k widths of queries and of keys · F feed-forward · n heads · V outputs per token · E experts ·
     e experts per token · w bytes of a weight in compute · dp, tp, pp of the layout · A parameters of a LoRA adapter.
     """
+    found = placed.names.get("model")
+    if found is None:
+        found = placed.names["model"] = _model_inputs(placed)
+    return found
+
+
+def _model_inputs(placed: Placed) -> Mapping[str, Given]:
     where = placed.layout_origin
     adapter = {"A": Given(placed.adapter, f"adapter, rank {placed.adapter_origin}")} if placed.adapter else {}
     return {

@@ -17,7 +17,6 @@ from flowrl.placement.cost.placed import Placed, group_of, is_shared, placed_rol
 from flowrl.placement.cost.rates import linked_devices
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.memory.engine import is_engine
-from flowrl.placement.memory.host import off_device_lines
 from flowrl.placement.memory.phases import phases, stage_groups
 from flowrl.placement.memory.pool import devices_text, limit_bytes, overhead_lines
 from flowrl.placement.memory.role import RoleMemory
@@ -78,8 +77,8 @@ class RoleCost:
     """What is copied to the host when it leaves a device."""
     host_bytes: int
     """What is on the host always, for each device."""
-    seconds: Mapping[str, float]
-    """By op, one firing with nobody else in sight. Of an interaction its own part."""
+    seconds: Seconds
+    """Of its ops, with nobody else in sight: of an interaction its own part."""
     move_seconds: float
     """To leave its devices, or to come back."""
     key: Key = field(compare=False)
@@ -123,6 +122,20 @@ class RoleCost:
         return max(*(max(each.values(), default=0) for each in self.work), *(self.loading or ()), *self.held)
 
 
+class Seconds:
+    """Of one firing of each op of a role, by its id; worked out when it is first asked for."""
+
+    def __init__(self, times: OpTime, placed: Placed) -> None:
+        self._times, self._placed = times, placed
+        self._known: dict[str, float] = {}
+
+    def __getitem__(self, op: str) -> float:
+        found = self._known.get(op)
+        if found is None:
+            found = self._known[op] = _sum(self._times.on_devices(self._placed, self._times.work.graph.op(op)))
+        return found
+
+
 class RoleCosts:
     """Costs of the roles of one graph on one cluster. Made once for a search; all that is kept is in it."""
 
@@ -130,6 +143,7 @@ class RoleCosts:
         self.work, self.cluster, self.graph = work, cluster, work.graph
         self._times = OpTime(work, (), cluster)
         self._costs: dict[Key, RoleCost] = {}
+        self._times_of: dict[Key, Seconds] = {}
         self._sites: dict[Key, Site] = {}
         self._always: dict[Key, int] = {}
         self._hand_overs: dict[Key, tuple[float, float]] = {}
@@ -267,13 +281,21 @@ class RoleCosts:
             sends=bytes_of(memory.sent()) if has_model and self._has_edge(entry.role, sends=True) else 0,
             receives=bytes_of(memory.received()) if has_model and self._has_edge(entry.role, sends=False) else 0,
             woken=bytes_of(memory.awake()) if has_model and is_engine(placed) else 0,
-            off_device_bytes=bytes_of(off_device_lines(placed)),
+            off_device_bytes=bytes_of(memory.off_device()),
             host_bytes=bytes_of(host_lines(placed)) if has_model else 0,
-            seconds={op.id: _sum(times.on_devices(placed, op)) for op in ops},
+            seconds=self._seconds(entry, site, placed, times),
             move_seconds=_sum(times.move_state(placed)) if has_model else 0.0,
             key=key,
             placed=placed,
         )
+
+    def _seconds(self, entry: RolePlacement, site: Site, placed: Placed, times: OpTime) -> Seconds:
+        """The same whether it leaves its devices or not."""
+        key = (entry.role, entry.layout, entry.recompute, site.key)
+        found = self._times_of.get(key)
+        if found is None:
+            found = self._times_of[key] = Seconds(times, placed)
+        return found
 
     def _has_edge(self, role: str, *, sends: bool) -> bool:
         ends = (edge.source if sends else edge.target for edge in _weights(self.graph))

@@ -17,6 +17,7 @@ from flowrl.placement.cost.ledger import Given, bytes_of, line
 from flowrl.placement.cost.placed import Placed
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.memory import engine as engine_memory
+from flowrl.placement.memory import host as host_memory
 from flowrl.placement.memory import training as training_memory
 from flowrl.placement.memory.training import Lines
 from flowrl.plan.plan import LedgerLine
@@ -37,8 +38,7 @@ class RoleMemory:
         self.staged = self.wakes and placed.profile.engine_memory(placed.backend).staged
         layout = placed.layout
         axes = (layout.dp, layout.tp, layout.pp, layout.cp, layout.ep, placed.layout_origin, placed.kv_origin)
-        state = (placed.offloaded, placed.recompute, placed.shared, placed.group.name, limit)
-        self._where = (self.name, len(placed.pool.devices), *axes, *state)
+        self._where = (self.name, len(placed.pool.devices), *axes, placed.shared, placed.group.name, limit)
 
     def load(self, stage: int) -> Lines | None:
         """While it is loaded; None for what loads no model, and for engines, which start against their own share."""
@@ -46,7 +46,9 @@ class RoleMemory:
             return sampler_lines(self.placed)
         if not self.has_model or self.is_engine:
             return None
-        return self._kept(("load", stage), lambda: training_memory.load_lines(self.placed, stage))
+        return self._kept(
+            ("load", stage), lambda: training_memory.load_lines(self.placed, stage, resident=self.resident(stage))
+        )
 
     def start(self) -> tuple[Lines, int] | None:
         """What an engine on a GPU must find room for when it starts, and in how much."""
@@ -58,7 +60,8 @@ class RoleMemory:
         return lines, engine_memory.engine_limit_bytes(self.placed, self.limit)
 
     def at_work(self, op: Op, stage: int) -> Lines:
-        return self._kept((op.id, stage), lambda: self._work_lines(op, stage))
+        recompute = self.placed.recompute if isinstance(op.params, UpdateParams) else ""
+        return self._kept((op.id, stage, recompute), lambda: self._work_lines(op, stage))
 
     def resident(self, stage: int) -> Lines:
         """Between its ops, if it stays."""
@@ -75,7 +78,9 @@ class RoleMemory:
         known = self.placed.profile.memory
         if not self.placed.role.trainable or self.offloaded or not known.growth_share:
             return []
-        return self._kept(("grown", stage), lambda: [self._grown_line(stage, known.growth_share, known.source)])
+        return self._kept(
+            ("grown", stage, self.placed.recompute), lambda: [self._grown_line(stage, known.growth_share, known.source)]
+        )
 
     def sent(self) -> Lines:
         """Beside what it holds while its weights are sent."""
@@ -88,6 +93,11 @@ class RoleMemory:
     def awake(self) -> Lines:
         """Of an engine whose weights are awake and whose cache is not."""
         return self._kept(("awake",), lambda: engine_memory.awake_lines(self.placed))
+
+    def off_device(self) -> Lines:
+        """What is copied to the host when it leaves its devices."""
+        joined = self.placed.role.shares in {entry.role for entry in self.placed.pool.roles}
+        return self._kept(("off", joined), lambda: host_memory.off_device_lines(self.placed))
 
     def _kept(self, key: tuple[object, ...], make: Callable[[], Lines]) -> Lines:
         """Lines by all that they depend on: the candidates of a search differ in one role or two."""
@@ -119,10 +129,11 @@ class RoleMemory:
         if self.is_engine or reads_answers(op):
             return self.resident(stage)
         tokens, micro_batches = self._micro_batch(op)
+        resident = self.resident(stage)
         if not isinstance(op.params, UpdateParams):
-            return training_memory.forward_lines(placed, tokens, stage)
+            return training_memory.forward_lines(placed, tokens, stage, resident=resident)
         held = op.params.loss in HOLDS_LOGITS
-        return training_memory.update_lines(placed, tokens, micro_batches, stage, held=held)
+        return training_memory.update_lines(placed, tokens, micro_batches, stage, held=held, resident=resident)
 
     def _micro_batch(self, op: Op) -> tuple[Given, int]:
         """Tokens of one micro-batch on a device and how many there are: at least one whole sequence, at most all rows.

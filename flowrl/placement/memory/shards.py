@@ -5,6 +5,8 @@ Takes a Placed role; gives inputs and pieces of formulas. Knows no moments and n
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from flowrl.diag.diagnostic import InternalError
 from flowrl.machine.shape import DTYPE_BYTES
 from flowrl.placement.cost.ledger import Given
@@ -97,10 +99,17 @@ def moment_bytes(placed: Placed) -> Given:
             raise InternalError(f"an optimizer `{name}` without bytes")
 
 
-def training_inputs(placed: Placed) -> dict[str, Given]:
+def training_inputs(placed: Placed) -> Mapping[str, Given]:
     """Names beside those of `model_inputs`: X routed experts, Xl those of one layer · S ranks that share the states ·
     m bytes of a weight as it is kept · a parameter's t bytes of trained weight, o of moments, g of a reduced gradient ·
     u share of the optimizer that is not on the device · cp, ep of the layout."""
+    found = placed.names.get("training")
+    if found is None:
+        found = placed.names["training"] = _training_inputs(placed)
+    return found
+
+
+def _training_inputs(placed: Placed) -> Mapping[str, Given]:
     engine, shape, where = placed.role.engine, placed.model, placed.layout_origin
     experts = shape.experts * shape.expert_parameters if shape.experts else 0
     return {

@@ -41,18 +41,18 @@ def resident_lines(placed: Placed, stage: int = 0) -> Lines:
             return [line("weights", placed.role.name, "bytes", "w*P", model_inputs(placed))]
 
 
-def load_lines(placed: Placed, stage: int = 0) -> Lines:
+def load_lines(placed: Placed, stage: int = 0, *, resident: Lines | None = None) -> Lines:
     """While the role is loaded: what it holds then, and the largest tensor before it is cut. Where one rank reads all
     and sends them, the whole model is on the device beside the part that stays (torch's set_model_state_dict with
-    broadcast_from_rank0; verl-project/verl issue 1517)."""
+    broadcast_from_rank0; verl-project/verl issue 1517). `resident`: `resident_lines`, if the caller has them."""
     inputs = {**training_inputs(placed), "B": Given(placed.model.largest_tensor, placed.model.origin)}
     if placed.shared:
         return []
     each = "w" if placed.backend != "fsdp" else "m"
-    held = resident_lines(placed, stage)
+    resident = resident_lines(placed, stage) if resident is None else resident
     if placed.role.engine.load == "broadcast":
-        return [*held, line("whole model, before it is cut", placed.role.name, "bytes", f"{each}*P", inputs)]
-    return [*held, line("largest tensor, uncut", placed.role.name, "bytes", f"{each}*B", inputs)]
+        return [*resident, line("whole model, before it is cut", placed.role.name, "bytes", f"{each}*P", inputs)]
+    return [*resident, line("largest tensor, uncut", placed.role.name, "bytes", f"{each}*B", inputs)]
 
 
 def export_lines(placed: Placed, held: Lines) -> Lines:
@@ -65,7 +65,7 @@ def export_lines(placed: Placed, held: Lines) -> Lines:
     return [*held, line("tensor being sent", name, "bytes", "w*B", inputs)]
 
 
-def forward_lines(placed: Placed, tokens: Given, stage: int = 0) -> Lines:
+def forward_lines(placed: Placed, tokens: Given, stage: int = 0, *, resident: Lines | None = None) -> Lines:
     """log_probs, values or score: no gradients, so one layer's work at a time, then the logits."""
     match placed.backend:
         case "fsdp":
@@ -78,10 +78,19 @@ def forward_lines(placed: Placed, tokens: Given, stage: int = 0) -> Lines:
             inputs = {**model_inputs(placed), "a": layer_activations(placed), "T": tokens}
             work = [line("layer work", placed.role.name, "bytes", "T*a", inputs)]
             moments = [work, logits_lines(placed, inputs, trains=False)]
-    return [*resident_lines(placed, stage), *max(moments, key=bytes_of)]
+    resident = resident_lines(placed, stage) if resident is None else resident
+    return [*resident, *max(moments, key=bytes_of)]
 
 
-def update_lines(placed: Placed, tokens: Given, micro_batches: int, stage: int = 0, *, held: bool = False) -> Lines:
+def update_lines(
+    placed: Placed,
+    tokens: Given,
+    micro_batches: int,
+    stage: int = 0,
+    *,
+    held: bool = False,
+    resident: Lines | None = None,
+) -> Lines:
     """The peak of forward and backward of a micro-batch, and of the optimizer's step. `held`: logits stay with the
     caller through the backward pass."""
     accumulates = micro_batches > 1
@@ -93,7 +102,8 @@ def update_lines(placed: Placed, tokens: Given, micro_batches: int, stage: int =
         case _:
             inputs = fsdp.update_inputs(placed, tokens)
             moments = [*fsdp.moments(placed, inputs, accumulates=accumulates, held=held), fsdp.step(placed)]
-    return [*resident_lines(placed, stage), *max(moments, key=bytes_of)]
+    resident = resident_lines(placed, stage) if resident is None else resident
+    return [*resident, *max(moments, key=bytes_of)]
 
 
 def host_lines(placed: Placed) -> Lines:
