@@ -14,33 +14,34 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.facts import rules  # noqa: E402
+from benchmarks.facts import microbatch, phases, rank, rules, sync, times, tracker, verdicts  # noqa: E402
 from benchmarks.facts.plot import picture  # noqa: E402
 from benchmarks.facts.refit import PROFILE_FILE, write_constants  # noqa: E402
 from benchmarks.facts.section import DATA, Facts, Section  # noqa: E402
 from benchmarks.facts.table import WIDTH, step_times, text_of  # noqa: E402
 
-SECTIONS = ("times", "rank", "phases", "microbatch", "tracker", "verdicts", "sync")
-"""Modules of benchmarks/facts, in the order they are printed."""
+SECTIONS: Mapping[str, Callable[[Facts], Section]] = {
+    "times": times.rows,
+    "rank": rank.rows,
+    "phases": phases.rows,
+    "microbatch": microbatch.rows,
+    "tracker": tracker.rows,
+    "verdicts": verdicts.rows,
+    "sync": sync.rows,
+}
+"""In the order they are printed."""
 
 
-def sections(facts: Facts, names: tuple[str, ...], *, fitted: bool) -> list[Section]:
+def sections(facts: Facts, names: Sequence[str], *, fitted: bool) -> list[Section]:
     """The sections of `names`."""
-    found: list[Section] = []
-    for name in names:
-        if find_spec(f"benchmarks.facts.{name}") is None:
-            continue
-        module = import_module(f"benchmarks.facts.{name}")
-        found.append(module.rows(facts, fitted=fitted) if name == "times" else module.rows(facts))
-    return found
+    return [times.rows(facts, fitted=fitted) if name == "times" else SECTIONS[name](facts) for name in names]
 
 
 def main() -> None:
@@ -48,11 +49,11 @@ def main() -> None:
     parser.add_argument("--facts", type=Path, default=DATA, help="folder with perf_published.json and the other files")
     parser.add_argument("--json", action="store_true", help="print {sections, summary} as JSON")
     parser.add_argument("--no-fit", action="store_true", help="predict with the shipped profile only")
-    parser.add_argument("--only", action="append", default=[], metavar="SECTION", help=f"of {', '.join(SECTIONS)}")
+    parser.add_argument("--only", action="append", choices=list(SECTIONS), help="a section; may be given several times")
     parser.add_argument("--refit", action="store_true", help="write the fitted constants into catalogue/profile.toml")
     parser.add_argument("--plot", type=Path, metavar="DIR", help="draw measured against planned step times")
     options = parser.parse_args()
-    names = tuple(name for name in SECTIONS if not options.only or name in options.only)
+    names = [name for name in SECTIONS if not options.only or name in options.only]
     made = sections(Facts(options.facts), names, fitted=not options.no_fit)
     steps = next((each for each in made if each.name == "step times"), None)
     if options.refit and steps is not None:
