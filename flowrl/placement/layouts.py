@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from flowrl.graph.graph import Graph, Kind, Role
-from flowrl.machine.cluster import Cluster
+from flowrl.machine.cluster import Cluster, NodeGroup
+from flowrl.machine.shape import ModelShape
 from flowrl.machine.traits import ENGINES, TRAITS, layout_fault, legal_tp
 from flowrl.placement.cost.placed import HOST, needs_devices
-from flowrl.placement.cost.role import RoleCosts
+from flowrl.placement.cost.role import RoleCosts, Site
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.devices import broken_group
 from flowrl.placement.memory.engine import cache_tokens
@@ -158,26 +159,10 @@ class Layouts:
 
     def legal(self, draft: Draft, role: Role) -> Iterator[Layout]:
         """Layouts to try, the one that cuts least first."""
-        count = len(draft.devices)
-        traits = TRAITS.get(role.backend or "")
-        if role.model is None or traits is None or not traits.searched:
-            yield Layout(dp=count)
-            return
-        shape = self.shapes[role.model]
-        tensor = [
-            tp
-            for tp in legal_tp(traits, shape, count, draft.group.devices_per_node)
-            if broken_group(draft.devices, tp) is None
-        ]
-        deep = range(1, draft.group.nodes + 1) if "pp" in traits.searched else range(1, 2)
-        cuts = [
-            (tp, pp)
-            for tp in tensor
-            for pp in deep
-            if count % (tp * pp) == 0 and shape.layers % pp == 0 and layout_fault(traits, shape, tp, pp) is None
-        ]
-        for tp, pp in sorted(cuts, key=lambda cut: (cut[0] * cut[1], cut[1])):
-            yield Layout(dp=count // (tp * pp), tp=tp, pp=pp)
+        return legal_layouts(role, self.shapes, draft.devices, draft.group)
+
+    def legal_on(self, role: str, site: Site) -> Iterator[Layout]:
+        return legal_layouts(self.graph.role(role), self.shapes, site.pool.devices, site.group)
 
     def _alone(self, draft: Draft, entry: RolePlacement) -> Memory | None:
         """The first phase that does not fit if the role had the pool to itself; None if all do."""
@@ -202,6 +187,28 @@ class Layouts:
         role = self.graph.role(name)
         traits = TRAITS.get(role.backend or "")
         return role.engine.offload is None and traits is not None and traits.offload
+
+
+def legal_layouts(
+    role: Role, shapes: Mapping[str, ModelShape], devices: Sequence[str], group: NodeGroup
+) -> Iterator[Layout]:
+    """Layouts of a role that placement tries on devices of `group`, the one that cuts least first."""
+    count = len(devices)
+    traits = TRAITS.get(role.backend or "")
+    if role.model is None or traits is None or not traits.searched:
+        yield Layout(dp=count)
+        return
+    shape = shapes[role.model]
+    tensor = [tp for tp in legal_tp(traits, shape, count, group.devices_per_node) if broken_group(devices, tp) is None]
+    deep = range(1, group.nodes + 1) if "pp" in traits.searched else range(1, 2)
+    cuts = [
+        (tp, pp)
+        for tp in tensor
+        for pp in deep
+        if count % (tp * pp) == 0 and shape.layers % pp == 0 and layout_fault(traits, shape, tp, pp) is None
+    ]
+    for tp, pp in sorted(cuts, key=lambda cut: (cut[0] * cut[1], cut[1])):
+        yield Layout(dp=count // (tp * pp), tp=tp, pp=pp)
 
 
 def _pool_of(draft: Draft, roles: Sequence[RolePlacement]) -> Pool:

@@ -118,8 +118,8 @@ class RoleCost:
 
     @property
     def own_peak(self) -> int:
-        """The most of its own lines on a device, over stages and phases, that of the start of an engine aside."""
-        return max(*(max(each.values(), default=0) for each in self.work), *(self.loading or ()), *self.held)
+        """The most of its own lines on a device, over stages, while it loads or works."""
+        return max(*(each for stage in self.work for each in stage.values()), *(self.loading or ()), 0, 0)
 
 
 class Seconds:
@@ -155,8 +155,14 @@ class RoleCosts:
             role.name: {each.name for each in self.graph.roles if is_shared(self.graph, role, {each.name})}
             for role in self.graph.roles
         }
-        """By role: those whose weights it works with where they are resident beside it."""
         self._shares = {role.name: role.shares for role in self.graph.roles}
+
+    def lenders(self, role: str) -> set[str]:
+        """Roles whose weights it works with where they are resident beside it."""
+        return self._lenders[role]
+
+    def ops_of(self, role: str) -> Sequence[Op]:
+        return self._ops[role]
 
     def site(self, pool: Pool, pools: Sequence[Pool] = ()) -> Site:
         """The devices of `pool`, whatever its roles; `pools` are all of the plan."""
