@@ -162,7 +162,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True)
     sync: dict[str, SyncRates] = msgspec.field(default_factory=lambda: dict(SYNC))
     """Hand-overs of weights, by way, `broadcast`, or by way and generation, `broadcast@tensors`."""
     error: float = 0.0
-    """Relative error of a step's time: the interval of an estimate."""
+    """Relative error of a step's time that nine of ten keep to: the interval of an estimate."""
     measured: dict[str, Measured] = {}
     """Path of a figure → where it comes from, as far as this machine or a run gave it."""
     free: dict[str, list[float]] = {}

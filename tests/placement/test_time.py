@@ -96,51 +96,61 @@ cluster: CLUSTER
 models: {policy: {source: MODEL}}
 data: {train: {source: rows.jsonl, max_prompt_tokens: 256}}
 roles:
-  actor_train: {model: policy, backend: TRAINER, engine: {recompute: full},
-                update: {loss: ppo, kl: {coef: 0.01}, micro_batch_tokens: 8192}, log_probs: {micro_batch_tokens: 8192}}
+  actor_train: {model: policy, backend: TRAINER, engine: {recompute: full, packing: true},
+                update: {loss: ppo, micro_batch_tokens: 8192}, log_probs: {micro_batch_tokens: 8192}}
   actor_infer: {model: policy, backend: vllm, generate: {max_response_tokens: 3840}}
-  reference: {model: policy, backend: TRAINER, micro_batch_tokens: 8192}
   reward: {function: "flowrl:overlong", args: {max_tokens: 2048, buffer_tokens: 512, penalty: 1.0}}
   advantage: {estimator: grpo}
 edges:
   - data.train -> actor_infer.generate
-  - actor_infer.generate -> reward.score, reference.log_probs, actor_train.log_probs
+  - actor_infer.generate -> reward.score, actor_train.log_probs
   - reward.score -> advantage.estimate
-  - advantage.estimate, reference.log_probs, actor_train.log_probs -> actor_train.update
+  - advantage.estimate, actor_train.log_probs -> actor_train.update
   - actor_train => actor_infer
 step: {prompts: 64, samples_per_prompt: 32, updates: 4}
 assume: {actor_infer.generate: {response_tokens: TOKENS}}
-placement: {pools: {all: {gpus: GPUS, roles: [actor_train, actor_infer, reference], layouts: LAYOUTS}}}
+placement: {pools: {all: {gpus: GPUS, roles: [actor_train, actor_infer], layouts: LAYOUTS}}}
 """
 
 
 @pytest.mark.parametrize(
     ("cluster", "model", "trainer", "layouts", "tokens", "measured"),
     [
-        ("16xH100-80G", "meta-llama/Llama-3.1-8B", "fsdp", "{actor_infer: {tp: 1}}", 900, 97.7),
+        (
+            "16xH100-80G",
+            "meta-llama/Llama-3.1-8B",
+            "megatron",
+            "{actor_infer: {tp: 1}, actor_train: {pp: 2}}",
+            900,
+            97.7,
+        ),
         (
             "32xH100-80G",
             "Qwen/Qwen3-32B",
             "megatron",
-            "{actor_infer: {tp: 4}, actor_train: {tp: 4, pp: 4}, reference: {tp: 4, pp: 4}}",
+            "{actor_infer: {tp: 4}, actor_train: {tp: 4, pp: 4}}",
             3050,
             393.0,
         ),
+        (
+            "32xH100-80G",
+            "Qwen/Qwen3-30B-A3B",
+            "megatron",
+            "{actor_infer: {tp: 4}, actor_train: {tp: 2, ep: 8}}",
+            3000,
+            225.0,
+        ),
     ],
 )
-def test_published_steps_of_dense_models(
-    cluster: str, model: str, trainer: str, layouts: str, tokens: int, measured: float
-) -> None:
-    """NeMo-RL v0.4 performance summary, GRPO on H100, on-policy, 64 prompts of 32 samples, colocated.
-
-    Seen: 32 % and 26 % too fast. The mean length is the published one less 160 tokens of prompt; what the table
-    does not say (lengths of prompts) is assumed, so this holds the order of magnitude and no more. The mixture
-    Qwen3-30B-A3B of the same table (225 s) comes out 62 % too fast: dispatch to experts is not modelled.
-    """
+def test_published_steps(cluster: str, model: str, trainer: str, layouts: str, tokens: int, measured: float) -> None:
+    """NeMo-RL v0.4 performance summary, GRPO on H100, on-policy, 64 prompts of 32 samples, colocated, with its
+    layouts: generation, the policy's log-probs and training. The mean length is the published one less 160 tokens of
+    prompt, which the table does not say. benchmarks/accuracy.py compares all records; this is to notice when a formula
+    breaks."""
     words = {"CLUSTER": cluster, "MODEL": model, "TRAINER": trainer, "LAYOUTS": layouts, "TOKENS": str(tokens)}
     flow = PUBLISHED.replace("GPUS", cluster.split("x")[0])
     for word, value in words.items():
         flow = flow.replace(word, value)
     told = told_text(flow)
     found = seconds_of_step(told.graph, told.placement.pools, told.shapes, told.cluster, told.request)
-    assert found == pytest.approx(measured, rel=0.35)
+    assert found == pytest.approx(measured, rel=0.3)

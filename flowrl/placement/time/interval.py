@@ -12,7 +12,7 @@ def interval_lines(step_seconds: float, profile: Profile) -> tuple[LedgerLine, L
     or twice of what is measured has the error 1."""
     inputs = {
         "t": Given(step_seconds, "simulated"),
-        "e": Given(profile.error, f"relative error that four of five published steps keep to ({profile.origin})"),
+        "e": Given(profile.error, f"relative error that nine of ten published steps keep to ({profile.origin})"),
     }
     return (
         line("step, at least", None, "seconds", "t/(1 + e)", inputs),
