@@ -19,7 +19,7 @@ from benchmarks.facts.fit import Fit, Point, fit
 from benchmarks.facts.predict import Circles, Planned, phases_of, plan, seconds_of
 from benchmarks.facts.records import Record, number, read
 from benchmarks.facts.rules import UnusableError, fill, measured_step
-from benchmarks.facts.section import Facts, Section, bar
+from benchmarks.facts.section import DATA, Facts, Section, bar
 from flowrl.machine.profile import PROFILE, Profile
 
 MEDIAN_LEFT_OUT, MEDIAN_ON_ALL, NINTH_TENTH, RANKS = 0.30, 0.20, 0.60, 0.9
@@ -79,15 +79,24 @@ def is_core(record: Record) -> bool:
 def rows(
     facts: Facts, *, fitted: bool = True, profile: Profile = PROFILE, wanted: Callable[[Record], bool] | None = None
 ) -> Section:
-    """The section. Without `fitted` only the profile as it is shipped is used."""
+    """The section. Without `fitted` only the profile as it is shipped is used. A fit for another folder of facts is
+    made on its records and on the core records that the repository carries; families are left out of both."""
     found, excluded = entries(facts, wanted)
     shipped = [entry.circles.exact(profile) for entry in found]
-    result = fit(profile, points(found)) if fitted and found else None
+    result = fit(profile, points([*found, *_carried(facts, found)])) if fitted and found else None
     table = [
         _row(entry, shipped[index], result, index, profile if result is None else result.profile)
         for index, entry in enumerate(found)
     ]
     return Section("step times", table, excluded, _summary(table, result), "")
+
+
+def _carried(facts: Facts, found: Sequence[Entry]) -> list[Entry]:
+    """Core records of the repository's own folder, if `facts` is another one, without those that it has too."""
+    if facts.folder.resolve() == DATA.resolve():
+        return []
+    ids = {entry.record.id for entry in found}
+    return [entry for entry in entries(Facts(), is_core)[0] if entry.record.id not in ids]
 
 
 def points(found: Sequence[Entry]) -> list[Point]:
