@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowrl.api.calibrate import calibrate
 from flowrl.api.compile import Checked, check_as_planned, compile_spec
 from flowrl.api.explain import open_number, plan_of
 from flowrl.api.fix import MOST_ROUNDS, Fixed, fix_once, joined
@@ -25,6 +26,7 @@ from flowrl.graph.text import print_graph
 from flowrl.machine.profile import write_profile
 from flowrl.plan.io import dumps, loads
 from flowrl.plan.plan import Plan
+from flowrl.report.calibrated import render_calibration
 from flowrl.report.opened import render_opened
 from flowrl.report.show import render_graphs
 from flowrl.report.text import render_plan
@@ -159,6 +161,7 @@ __all__ = [
     "Checked",
     "Fixed",
     "Key",
+    "calibrate",
     "canonical",
     "check",
     "draw",
@@ -170,6 +173,7 @@ __all__ = [
     "graphs_after",
     "init",
     "load",
+    "load_profile",
     "loads",
     "measure_machine",
     "near_keys",
@@ -179,6 +183,7 @@ __all__ = [
     "presets",
     "profile_of",
     "render",
+    "render_calibration",
     "render_opened",
     "resume",
     "run",

@@ -15,6 +15,7 @@ from msgspec import to_builtins
 
 from flowrl import __version__
 from flowrl.cli.group import FlowGroup, NothingChosen, UnknownName, code_of, run_group, voice_of
+from flowrl.cli.numbers import calibrate, profile
 from flowrl.cli.options import (
     as_flags,
     cluster_option,
@@ -26,11 +27,9 @@ from flowrl.cli.options import (
     runs_option,
     sets_option,
 )
-from flowrl.cli.progress import phase_view
-from flowrl.cli.results import fixed_line, key_lines, measured_lines, measured_record, result_line, result_record
-from flowrl.cli.voice import INTERRUPTED, Voice, as_json, count_line, has_color, is_ascii, worst
+from flowrl.cli.results import fixed_line, key_lines, result_line, result_record
+from flowrl.cli.voice import Voice, as_json, count_line, has_color, is_ascii, worst, write
 from flowrl.diag.catalogue import CODES
-from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.diag.pages import page
 
 if TYPE_CHECKING:
@@ -176,51 +175,6 @@ def resume(context: click.Context, run_folder: Path, launcher: str | None, **_: 
     tell_result(voice_of(context), api.resume(run_folder, launcher=launcher))
 
 
-def write(file: Path, data: bytes) -> None:
-    """Raises FlowError FR0026."""
-    try:
-        file.write_bytes(data)
-    except OSError as error:
-        problem = (error.strerror or str(error)).lower()
-        raise FlowError(diagnose("FR0026", file=file, problem=problem)) from None
-
-
-@flowrl.command()
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("profile.toml"),
-    show_default=True,
-    help="Write the profile here.",
-)
-@click.option("--quick", is_flag=True, help="Fewer sizes and repeats: a quarter of the time, a wider spread.")
-@output_options
-@click.pass_context
-def profile(context: click.Context, output: Path, quick: bool, **_: object) -> None:
-    """Measure what this machine achieves, for `plan --profile`. Ctrl-C keeps what is measured by then."""
-    from flowrl import api
-
-    voice = voice_of(context)
-    require_folder(output)
-    view = phase_view("measuring")
-    try:
-        measured = api.measure_machine(quick, view.tell)
-    finally:
-        view.close()
-    if measured.figures:
-        write(output, api.write_profile(api.profile_of(measured)).encode())
-    told = measured_record(measured, output) if voice.json else None
-    voice.data(as_json(told) if told is not None else measured_lines(measured, output, voice.width))
-    context.exit(INTERRUPTED if measured.interrupted else 0)
-
-
-def require_folder(file: Path) -> None:
-    """Raises FlowError FR0026 where a file could not be written, before hours are spent on what goes into it."""
-    if not file.absolute().parent.is_dir():
-        raise FlowError(diagnose("FR0026", file=file, problem="there is no such folder"))
-
-
 def tell_result(voice: Voice, result: RunResult) -> None:
     voice.data(as_json(result_record(result)) if voice.json else result_line(result))
 
@@ -341,6 +295,10 @@ def explain_key(context: click.Context, voice: Voice, what: str) -> None:
     if not keys:
         raise UnknownName("key", what, [], context, near=api.near_keys(schema, what))
     voice.data(as_json([key.record() for key in keys]) if voice.json else key_lines(keys, voice.width))
+
+
+flowrl.add_command(profile)
+flowrl.add_command(calibrate)
 
 
 @flowrl.command()

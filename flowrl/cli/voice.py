@@ -19,7 +19,7 @@ from typing import TextIO
 import click
 
 from flowrl import __version__
-from flowrl.diag.diagnostic import Diagnostic, Help, Severity, diagnose
+from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, Severity, diagnose
 
 USAGE = 2
 INTERRUPTED = 130
@@ -127,6 +127,15 @@ def keep_traceback(error: BaseException) -> str:
     except OSError as problem:
         return f"no file ({problem})"
     return name
+
+
+def write(file: Path, data: bytes) -> None:
+    """Raises FlowError FR0026."""
+    try:
+        file.write_bytes(data)
+    except OSError as error:
+        problem = (error.strerror or str(error)).lower()
+        raise FlowError(diagnose("FR0026", file=file, problem=problem)) from None
 
 
 def worst(diagnostics: Sequence[Diagnostic]) -> int:

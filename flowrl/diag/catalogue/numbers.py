@@ -22,4 +22,11 @@ CODES: tuple[Code, ...] = (
         why="a profile holds shares of a device's peaks, and the catalogue has the peaks",
         help="docs/reference/ops.md lists the devices that are known",
     ),
+    Code(
+        id="FR0723",
+        headline="the run has no trace to refit to",
+        label="`{folder}`: {reason}",
+        why="constants are fitted to one half of the repeats of an instruction and judged by the other half",
+        help="run more steps; a run writes trace.json when it ends, also when it is interrupted",
+    ),
 )

@@ -24,7 +24,7 @@ PROMPT = 8
 STEPS, QUICK_STEPS = 12, 4
 SHALLOW, DEEP, SMALL = Small(64, 2), Small(64, 6), Small(256, 4)
 ONE = (1,)
-MANY, QUICK_MANY = (16, 64), (32,)
+MANY, QUICK_MANY = (64, 256), (128,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ def decoding(machine: Machine, quick: bool, known: Mapping[str, float]) -> list[
     """`known`: figures so far by path; the rate of forward passes is used if it is there."""
     steps, span = (QUICK_STEPS, 0.15) if quick else (STEPS, 0.6)
     found: list[Step] = []
-    for small, batches in ((SHALLOW, ONE), (DEEP, ONE), (SMALL, QUICK_MANY if quick else MANY)):
+    many = QUICK_MANY if quick else MANY
+    for small, batches in ((SHALLOW, (*ONE, *many[-1:])), (DEEP, ONE), (SMALL, many)):
         model = make(small, machine, machine.dtypes[0]).eval().requires_grad_(False)
         found += [_step(machine, model, small, batch, steps, span) for batch in batches]
     share = known.get(f"device.{machine.name}.forward", 0.5)
@@ -67,10 +68,8 @@ def figures_of(name: str, steps: Sequence[Step], flops_per_second: float) -> lis
     alone = [each for each in steps if each.batch == 1]
     (a_layer, a_step), _ = fit([[each.small.layers, 1.0] for each in alone], [each.times.median for each in alone])
     together = [each for each in steps if each.batch > 1]
-    more = [
-        (each.times.median - _on_device(each, a_layer, flops_per_second) - a_step) / each.batch for each in together
-    ]
-    a_sequence = max(0.0, statistics.median(more)) if more else 0.0
+    more = [max(1e-9, each.times.median - _on_device(each, a_layer, flops_per_second) - a_step) for each in together]
+    (a_sequence,), _ = fit([[float(each.batch)] for each in together], more) if more else ([0.0], 0.0)
     missed = [
         abs((_on_device(each, a_layer, flops_per_second) + a_step + a_sequence * each.batch) / each.times.median - 1.0)
         for each in steps
