@@ -131,7 +131,14 @@ def either(one: Least, other: Least) -> Least:
 
 def step_bound(costs: RoleCosts, placed: Mapping[str, Home], free: Mapping[str, Least]) -> float:
     """No placement of the roles that are `free`, each on one of the sites of its Least, beside those that are `placed`
-    makes a step shorter than this. All roles on devices are in one of the two."""
+    makes a step shorter than this. All roles on devices are in one of the two. A role that may yet share weights with a
+    free one may have nothing to move."""
+    placed = {
+        name: home
+        if free.keys().isdisjoint(costs.partners(name))
+        else Home(replace(home.cost, move_seconds=0.0), home.site)
+        for name, home in placed.items()
+    }
     bound = steady_seconds(costs, placed, {role: least.seconds for role, least in free.items()})
     spent = sum(busy_seconds(costs, home.cost) * home.site.count for home in placed.values())
     spent += sum(least.device_seconds for least in free.values())

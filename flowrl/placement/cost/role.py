@@ -161,6 +161,11 @@ class RoleCosts:
         """Roles whose weights it works with where they are resident beside it."""
         return self._lenders[role]
 
+    def partners(self, role: str) -> set[str]:
+        """Roles that its bytes depend on where they share its pool."""
+        shares = self._shares[role]
+        return self._lenders[role] | ({shares} if shares is not None else set())
+
     def ops_of(self, role: str) -> Sequence[Op]:
         return self._ops[role]
 
