@@ -19,7 +19,7 @@ FUNCTION_LINES = 80
 
 ROOM_LINES: Mapping[str, int] = {
     "flowrl/algos": 1000,
-    "flowrl/api": 1800,
+    "flowrl/api": 2000,
     "flowrl/backends": 4000,
     "flowrl/cli": 1200,
     "flowrl/compiler": 5900,
