@@ -13,7 +13,8 @@ from math import erf, exp, log, sqrt
 from statistics import median
 
 from benchmarks.facts.cards import card_of
-from benchmarks.facts.records import Part, Record, noted, number
+from benchmarks.facts.pools import Pool, UnusableError, pools_of, roles_of
+from benchmarks.facts.records import Record, noted, number
 from flowrl.machine.traits import TRAITS
 
 REASONING = re.compile(
@@ -63,13 +64,6 @@ RULES: Mapping[str, str] = {
     "effective rates": "AReaL's effective tokens/s are those of one update over the time of a step: so read they agree "
     "with the hours and the ablation of the same system, read otherwise they contradict them fourfold",
 }
-
-
-@dataclass(frozen=True)
-class Pool:
-    name: str
-    gpus: int
-    roles: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -124,10 +118,6 @@ class Case:
         return self.prompt_most + self.response_most
 
 
-class UnusableError(Exception):
-    """Why a record cannot be modelled."""
-
-
 def mean_response(name: str, most: float, algorithm: str = "") -> float:
     """Expected tokens of a response of the policy `name` with a limit of `most`: a lognormal, cut at the limit."""
     kind = "turns" if TURNS.search(algorithm) else "reasoning" if reasons(name) else "other"
@@ -170,7 +160,7 @@ def fill(record: Record, *, count: int | None = None) -> Case:
     samples, prompts = _batch(record, models, prompt_mean + response_mean, filled)
     lag, partial = _lag(record, filled)
     train_backend, rollout_backend = _backends(record)
-    pools = _pools(record, devices, _roles(models, algorithm), filled)
+    pools = pools_of(record, devices, roles_of(models, algorithm), filled)
     updates = record.updates
     if updates is None:
         filled.append("updates")
@@ -389,67 +379,3 @@ def known_backend(name: str, kind: str, instead: str) -> str:
     """`name`, if its traits have the kind of role."""
     traits = TRAITS.get(name)
     return name if traits is not None and kind in traits.kinds else instead
-
-
-def _roles(models: Mapping[str, str], algorithm: str) -> tuple[str, ...]:
-    """Roles of the flow that need devices."""
-    roles = ["actor_train", "actor_infer"]
-    if "ref" in models or algorithm in ("remax", "safe_rlhf"):
-        roles.append("reference")
-    if "critic" in models:
-        roles.append("critic")
-    if "reward" in models:
-        roles.append("reward")
-    if algorithm == "safe_rlhf":
-        roles += ["cost", "cost_critic"]
-    return tuple(roles)
-
-
-_OF_PART = {
-    "rollout": ("actor_infer",),
-    "actor": ("actor_train",),
-    "ref": ("reference",),
-    "critic": ("critic", "cost_critic"),
-    "reward": ("reward", "cost"),
-    "fwd": (),
-}
-
-
-def _pools(record: Record, devices: int, roles: tuple[str, ...], filled: list[str]) -> tuple[Pool, ...]:
-    parts = record.parts
-    if not parts:
-        return (Pool("all", devices, roles),)
-    sizes = _sizes(parts, devices, filled)
-    taken = {role for part in parts for word in part.roles for role in _OF_PART.get(word, ())}
-    pools: list[Pool] = []
-    for part, gpus in zip(parts, sizes, strict=True):
-        mine = [role for word in part.roles for role in _OF_PART.get(word, ()) if role in roles]
-        if "train" in part.roles:
-            mine += [role for role in roles if role not in taken and role not in mine]
-        if "actor" in part.roles and "actor_infer" not in taken:
-            mine.append("actor_infer")
-        if mine and gpus > 0:
-            pools.append(Pool("_".join(part.roles), gpus, tuple(mine)))
-    placed = {role for pool in pools for role in pool.roles}
-    rest = tuple(role for role in roles if role not in placed)
-    if rest and pools:
-        last = pools[-1]
-        pools[-1] = Pool(last.name, last.gpus, (*last.roles, *rest))
-    if len(pools) == 1:
-        return (Pool("all", devices, roles),)
-    return tuple(pools)
-
-
-def _sizes(parts: tuple[Part, ...], devices: int, filled: list[str]) -> list[int]:
-    if all(part.gpus for part in parts):
-        said = [part.gpus or 0 for part in parts]
-        if sum(said) > devices:
-            raise UnusableError(f"its parts have {sum(said)} of {devices} devices")
-        return said
-    if all(part.share for part in parts):
-        node = 8 if devices % 8 == 0 and devices >= 16 else 1
-        first = [max(node, round(devices * (part.share or 0) / node) * node) for part in parts[:-1]]
-        return [*first, devices - sum(first)]
-    filled.append("split")
-    each = devices // len(parts)
-    return [each] * len(parts)
