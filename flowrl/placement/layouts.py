@@ -2,8 +2,8 @@
 
 Layouts: what the flow says; else a generator the smallest tp whose engine starts (a larger one if that is far faster
 because samples wait for the engine's cache), Megatron the smallest tp·pp that fits alone, everything else dp =
-devices. Roles of one pool leave it in a fixed order (engines, trainers, scorers), as few as fit. Takes drafts; gives
-pools with the memory they need.
+devices; a larger cut where those do not fit together. Roles of one pool leave it in a fixed order (engines, trainers,
+scorers), as few as fit. Takes drafts; gives pools with the memory they need.
 """
 
 from __future__ import annotations
@@ -75,10 +75,8 @@ class Layouts:
         passed_over: dict[str, tuple[Rejected, ...]] = {}
         for draft in option.pools:
             pool, over = self._pool(draft, recompute)
-            pools.append(pool)
+            pools.append(pool if on_cpu else self._together(draft, pool, over))
             passed_over |= over
-        if not on_cpu:
-            pools = [self._resident(pool) for pool in pools]
         host = host_pool(self.graph)
         every = (*pools, *([host] if host is not None else ()))
         return Laid(every, self._needed(every), passed_over)
@@ -166,8 +164,12 @@ class Layouts:
 
     def _alone(self, draft: Draft, entry: RolePlacement) -> Memory | None:
         """The first phase that does not fit if the role had the pool to itself; None if all do."""
-        site = self.costs.site(_pool_of(draft, (entry,)))
-        needed = self.costs.pool_needs(self.costs.pool_costs((entry,), site), site)
+        return self._short((entry,), _pool_of(draft, (entry,)))
+
+    def _short(self, roles: Sequence[RolePlacement], pool: Pool) -> Memory | None:
+        """The first phase that does not fit with these roles on the pool's devices."""
+        site = self.costs.site(pool)
+        needed = self.costs.pool_needs(self.costs.pool_costs(roles, site), site)
         return next((each for each in needed if each.peak_bytes > each.limit_bytes), None)
 
     def _resident(self, pool: Pool) -> Pool:
@@ -182,6 +184,24 @@ class Layouts:
             if self.costs.fits(self.costs.pool_costs(tried.roles, site), site):
                 return tried
         return _with_offloaded(pool, movable)
+
+    def _together(self, draft: Draft, pool: Pool, over: dict[str, tuple[Rejected, ...]]) -> Pool:
+        """The pool with as few roles offloaded as fit. If roles that fit alone do not fit beside what the others leave
+        behind, with the first of them that makes all fit by a larger cut; what that passes over goes into `over`."""
+        settled = self._resident(pool)
+        short = self._short(settled.roles, pool)
+        if short is None or len(pool.roles) < 2:
+            return settled
+        for entry in pool.roles:
+            legal = [] if entry.role in draft.layouts else list(self.legal(draft, self.graph.role(entry.role)))
+            for layout in legal[legal.index(entry.layout) + 1 :] if entry.layout in legal else []:
+                cut = tuple(replace(each, layout=layout) if each is entry else each for each in pool.roles)
+                tried = self._resident(replace(pool, roles=cut))
+                if self._short(tried.roles, pool) is None:
+                    option = Rejected(option=layout_text(entry.layout), reason="does_not_fit", delta=needs_text(short))
+                    over[entry.role] = (*over.get(entry.role, ()), option)
+                    return tried
+        return settled
 
     def _may_leave(self, name: str) -> bool:
         role = self.graph.role(name)

@@ -1,0 +1,45 @@
+"""Roles that fit on a pool alone and not together: one is cut further; nothing is refused that a layout would fit."""
+
+from __future__ import annotations
+
+from tests.placement.flows import GRPO, with_placement
+from tests.placement.told import Told, told_text
+
+TIGHT = GRPO.replace(
+    "backend: fsdp, engine: {recompute: full}", "backend: megatron, engine: {cross_entropy: kernel}"
+).replace(
+    "reward: {model: rm, backend: fsdp}",
+    'reward: {function: "flowrl:overlong", args: {max_tokens: 2048, buffer_tokens: 512}}',
+)
+"""Beside what vLLM leaves behind when it sleeps, dp8 is some 2 GiB over; alone it fits."""
+
+
+def fits(told: Told) -> bool:
+    return all(entry.peak_bytes <= entry.limit_bytes for entry in told.placement.memory)
+
+
+def cut(told: Told, role: str) -> int:
+    entry = next(each for pool in told.placement.pools for each in pool.roles if each.role == role)
+    return entry.layout.tp * entry.layout.pp
+
+
+def with_tp(size: int) -> Told:
+    layouts = f"layouts: {{actor_train: {{tp: {size}}}}}"
+    section = f"{{pools: {{all: {{gpus: 8, roles: [actor_train, actor_infer], {layouts}}}}}}}"
+    return told_text(with_placement(TIGHT, section), "8xH100-80G")
+
+
+def test_a_trainer_is_cut_as_far_as_it_must_be_beside_an_engine() -> None:
+    fitting = [size for size in (1, 2, 4) if fits(with_tp(size))]
+    assert fitting == [2, 4]
+    told = told_text(with_placement(TIGHT, "colocated"), "8xH100-80G")
+    assert fits(told)
+    assert cut(told, "actor_train") in fitting
+    layout = next(each for each in told.placement.decisions if each.what == "layout of actor_train")
+    assert [(each.option, each.reason) for each in layout.rejected][:1] == [("dp8", "does_not_fit")]
+
+
+def test_colocation_is_not_passed_over_for_a_split_that_is_slower() -> None:
+    told = told_text(with_placement(TIGHT, "auto"), "8xH100-80G")
+    assert fits(told)
+    assert told.placement.decisions[0].chosen == "colocated: 8 devices"
