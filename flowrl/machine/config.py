@@ -97,7 +97,12 @@ MIXTURES = (
 
 _WIDE = ("mixtral", "gpt_oss")
 """Mixtures whose `intermediate_size` is the width of an expert."""
+MOST = 2**24
+"""Of any number: the largest of the hub is Llama 4's max_position_embeddings, 10,485,760."""
+MOST_LAYERS = 2**12
+
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+_SHARED = ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size")
 _LINEAR = ("linear_attention", "mamba")
 
 
@@ -114,11 +119,12 @@ class _Reader:
         value = self.config.get(key)
         return default if value is None else value
 
-    def number(self, key: str, default: int | None = None, least: int = 1) -> int:
+    def number(self, key: str, default: int | None = None, least: int = 1, most: int = MOST) -> int:
         value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            fault = f"`{key}` is missing" if value is None else f"`{key}` is {value!r}, not a number from {least} up"
-            raise self.fail(fault)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            is_large = isinstance(value, int) and value > most
+            wanted = f"a number up to {most:,}" if is_large else f"a number from {least} up"
+            raise self.fail(f"`{key}` is missing" if value is None else f"`{key}` is {value!r}, not {wanted}")
         return value
 
     def names(self, key: str) -> list[str]:
@@ -140,7 +146,7 @@ def shape_of_config(config: Mapping[str, Any], *, path: str | Path, span: Span |
     )
     hidden = read.number("hidden_size")
     heads = read.number("num_attention_heads")
-    layers = read.number("num_hidden_layers", len(read.names("layers_block_type")) or None)
+    layers = read.number("num_hidden_layers", len(read.names("layers_block_type")) or None, most=MOST_LAYERS)
     names = _Reader(config, path, span).names("architectures")
     values: dict[str, Any] = {
         "layers": layers,
@@ -178,14 +184,17 @@ def _feed_forward(read: _Reader, architecture: str, layers: int) -> dict[str, An
         return {"ffn": read.number("intermediate_size")}
     width = read.number("intermediate_size" if architecture in _WIDE else "moe_intermediate_size")
     expert_key = next((key for key in _EXPERTS if key in read.config), "num_experts")
-    shared = read.get("shared_expert_intermediate_size") or read.get("moe_shared_expert_intermediate_size")
-    shared = shared if shared is not None else (read.get("n_shared_experts") or 0) * width
+    named = [key for key in _SHARED if read.get(key)]
+    shared = read.number(named[0]) if named else read.number("n_shared_experts", 0, 0) * width
     dense = _dense_layers(read, layers) if own is None else own["mlp"]
+    experts, each = read.number(expert_key), read.number("num_experts_per_tok")
+    if each > experts:
+        raise read.fail(f"`num_experts_per_tok` is {each:,}, more than the {experts:,} experts")
     return {
         "ffn": width,
-        "experts": read.number(expert_key),
-        "experts_per_token": read.number("num_experts_per_tok"),
-        "shared_ffn": int(shared),
+        "experts": experts,
+        "experts_per_token": each,
+        "shared_ffn": shared,
         "dense_layers": dense,
         "dense_ffn": read.number("intermediate_size") if dense else 0,
     }
@@ -199,8 +208,8 @@ def _dense_layers(read: _Reader, layers: int) -> int:
     if read.get("moe_layer_freq", 1) != 1:
         raise read.fail(f"`moe_layer_freq` is {read.get('moe_layer_freq')!r}; only 1 is known")
     first, step = read.number("first_k_dense_replace", 0, 0), read.number("decoder_sparse_step", 1)
-    named = {int(each) for each in read.names("mlp_only_layers")}
-    return sum(at < first or at in named or (at + 1) % step != 0 for at in range(layers))
+    named = read.names("mlp_only_layers")
+    return sum(at < first or str(at) in named or (at + 1) % step != 0 for at in range(layers))
 
 
 def _window(read: _Reader, architecture: str, layers: int) -> dict[str, Any]:
@@ -208,14 +217,12 @@ def _window(read: _Reader, architecture: str, layers: int) -> dict[str, Any]:
     window = read.get("sliding_window")
     if window is None or read.get("use_sliding_window") is False or architecture.startswith("qwen3_"):
         return {}
-    kinds, pattern = (
-        read.names("layer_types"),
-        read.get("sliding_window_pattern") or read.get("_sliding_window_pattern"),
-    )
+    kinds, keys = read.names("layer_types"), ("sliding_window_pattern", "_sliding_window_pattern")
+    pattern = next((read.number(key) for key in keys if read.get(key)), None)
     if kinds:
         count = kinds.count("sliding_attention")
     elif pattern:
-        count = sum((at + 1) % int(pattern) != 0 for at in range(layers))
+        count = sum((at + 1) % pattern != 0 for at in range(layers))
     else:
         first = read.number("max_window_layers", 0, 0) if architecture.startswith("qwen") else 0
         count = max(0, layers - first)
@@ -227,7 +234,7 @@ def _linear(read: _Reader, architecture: str, layers: int) -> dict[str, Any]:
     if architecture == "nemotron_h":
         return _nemotron(read)
     kinds = read.names("layer_types")
-    interval = int(read.get("full_attention_interval", 0))
+    interval = read.number("full_attention_interval", 0, 0)
     if "linear_num_value_heads" not in read.config or not (kinds or interval):
         return {}
     count = sum(kind in _LINEAR for kind in kinds) if kinds else layers - layers // interval

@@ -195,7 +195,19 @@ def test_every_architecture_is_counted_somewhere() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"moe_layer_freq": 2}, {"attention_bias": True}, {"n_routed_experts": "many"}, {"kv_lora_rank": 0}],
+    [
+        {"moe_layer_freq": 2},
+        {"attention_bias": True},
+        {"n_routed_experts": "many"},
+        {"kv_lora_rank": 0},
+        {"num_hidden_layers": 10**30},
+        {"hidden_size": 10**30},
+        {"num_experts_per_tok": 10**6},
+        {"n_shared_experts": -4},
+        {"n_shared_experts": float("nan")},
+        {"shared_expert_intermediate_size": "wide"},
+        {"sliding_window": 8, "sliding_window_pattern": "two"},
+    ],
     ids=lambda change: next(iter(change)),
 )
 def test_keys_that_are_not_known_are_refused(change: dict[str, Any]) -> None:
