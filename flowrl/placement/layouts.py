@@ -169,8 +169,7 @@ class Layouts:
     def _short(self, roles: Sequence[RolePlacement], pool: Pool) -> Memory | None:
         """The first phase that does not fit with these roles on the pool's devices."""
         site = self.costs.site(pool)
-        needed = self.costs.pool_needs(self.costs.pool_costs(roles, site), site)
-        return next((each for each in needed if each.peak_bytes > each.limit_bytes), None)
+        return self.costs.short(self.costs.pool_costs(roles, site), site)
 
     def _resident(self, pool: Pool) -> Pool:
         """The pool with as few roles offloaded as fit; all that may leave, if nothing fits."""

@@ -26,6 +26,8 @@ from flowrl.placement.time.ops import Lines, OpTime
 from flowrl.plan.plan import LedgerLine, Memory, Pool, RolePlacement
 
 Key = tuple[object, ...]
+Phase = tuple[int, int, str, int, int]
+"""First and end of the devices that do the same, name, bytes and limit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -145,6 +147,7 @@ class RoleCosts:
         self._costs: dict[Key, RoleCost] = {}
         self._times_of: dict[Key, Seconds] = {}
         self._sites: dict[Key, Site] = {}
+        self._short: dict[Key, Memory | None] = {}
         self._always: dict[Key, int] = {}
         self._hand_overs: dict[Key, tuple[float, float]] = {}
         self._host: dict[str, float] = {}
@@ -212,31 +215,30 @@ class RoleCosts:
             found = self._always[key] = bytes_of(lines)
         return found
 
-    def pool_phases(self, costs: Sequence[RoleCost], site: Site) -> Iterator[tuple[int, int, str, int, int]]:
-        """First and end of the devices that do the same, phase, bytes and limit: `pool_memory` without its lines."""
+    def pool_phases(self, costs: Sequence[RoleCost], site: Site) -> Iterator[Phase]:
+        """`pool_memory` without its lines."""
         always = self.always(costs, site)
-        for first, end, stages in stage_groups([cost.pp for cost in costs], site.count):
+        for first, end, stages in stage_groups(tuple(cost.pp for cost in costs), site.count):
             by_role = {cost.name: stage for cost, stage in zip(costs, stages, strict=True)}
             for phase, held, limit in phases(self.graph, costs, by_role, always, 0):
                 yield first, end, phase, held, site.limit_bytes if limit is None else limit
 
     def pool_needs(self, costs: Sequence[RoleCost], site: Site) -> tuple[Memory, ...]:
         """The same as Memory values without lines."""
-        return tuple(
-            Memory(
-                pool=site.pool.name,
-                device=devices_text(site.pool.devices, first, end),
-                phase=phase,
-                peak_bytes=held,
-                limit_bytes=limit,
-                lines=(),
-            )
-            for first, end, phase, held, limit in self.pool_phases(costs, site)
-        )
+        return tuple(_need(site, each) for each in self.pool_phases(costs, site))
+
+    def short(self, costs: Sequence[RoleCost], site: Site) -> Memory | None:
+        """The first phase that does not fit on the devices of a pool; None if all do. The host's memory is not looked
+        at."""
+        key = (*(cost.key for cost in costs), site)
+        if key not in self._short:
+            first = next((each for each in self.pool_phases(costs, site) if each[3] > each[4]), None)
+            self._short[key] = None if first is None else _need(site, first)
+        return self._short[key]
 
     def fits(self, costs: Sequence[RoleCost], site: Site) -> bool:
-        """Whether every phase of a pool fits on its devices; the host's memory is not looked at."""
-        return all(held <= limit for *_, held, limit in self.pool_phases(costs, site))
+        """Whether every phase of a pool fits on its devices."""
+        return self.short(costs, site) is None
 
     def hand_over(
         self, edge: Edge, source: tuple[RoleCost, Site], target: tuple[RoleCost, Site]
@@ -315,6 +317,12 @@ class RoleCosts:
 
 def _weights(graph: Graph) -> Iterator[Edge]:
     return (edge for edge in graph.edges if edge.kind is EdgeKind.WEIGHTS)
+
+
+def _need(site: Site, phase: Phase) -> Memory:
+    first, end, name, held, limit = phase
+    devices = devices_text(site.pool.devices, first, end)
+    return Memory(pool=site.pool.name, device=devices, phase=name, peak_bytes=held, limit_bytes=limit, lines=())
 
 
 def _sum(lines: Lines | tuple[LedgerLine, ...]) -> float:

@@ -6,6 +6,7 @@ Takes the roles of a pool as Sides, in ledger lines or in bytes; gives what a de
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from flowrl.graph.graph import EdgeKind, Graph
 from flowrl.placement.memory.sides import Side, T
@@ -22,11 +23,13 @@ def phases(
     nothing."""
     left = {side.name: side.left(stages[side.name]) for side in sides}
 
-    def held(lines: T, *active: str) -> T:
+    def beside(*active: str) -> T:
+        """What the others leave, and what is always there."""
+        found = zero
         for name, each in left.items():
             if name not in active:
-                lines = lines + each
-        return lines + always
+                found = found + each
+        return found + always
 
     def grown(active: Side[T]) -> T:
         found = zero
@@ -35,30 +38,34 @@ def phases(
         return found
 
     by_name = {side.name: side for side in sides}
+    rest = {side.name: grown(side) + beside(side.name) for side in sides}
     for side in sides:
         load, start = side.load(stages[side.name]), side.start()
         if load is not None:
-            yield f"load {side.name}", held(load + grown(side), side.name), None
+            yield f"load {side.name}", load + rest[side.name], None
         if start is not None:
             yield f"start {side.name}", start[0], start[1]
     for op in graph.ops:
         side = by_name.get(op.role)
         if side is not None:
-            yield op.id, held(side.at_work(op, stages[side.name]) + grown(side), side.name), None
+            yield op.id, side.at_work(op, stages[side.name]) + rest[side.name], None
     for edge in graph.edges:
         if edge.kind is not EdgeKind.WEIGHTS:
             continue
         ends = [by_name.get(end.split(".")[0]) for end in (edge.source, edge.target)]
         source, target = (end if end is not None and end.has_model else None for end in ends)
-        active = [end.name for end in (source, target) if end is not None]
+        others = beside(*(end.name for end in (source, target) if end is not None))
         for phase, receives, lines in sync_phases(edge, source, target, stages, zero):
             more = grown(target) if target is not None and receives else zero
-            yield phase, held(lines + more, *active), None
+            yield phase, lines + more + others, None
 
 
-def stage_groups(pps: Sequence[int], devices: int) -> list[tuple[int, int, tuple[int, ...]]]:
+@lru_cache(maxsize=4096)
+def stage_groups(pps: tuple[int, ...], devices: int) -> tuple[tuple[int, int, tuple[int, ...]], ...]:
     """Runs of devices that have the same stage of every role: first, end, and the stages. Ranks of a role run tp
     fastest, then cp, dp and pp (Megatron Core's default order), so stages are contiguous blocks."""
     starts = sorted({-(-stage * devices // pp) for pp in pps for stage in range(pp)}) or [0]
     ends = [*starts[1:], devices]
-    return [(first, end, tuple(first * pp // devices for pp in pps)) for first, end in zip(starts, ends, strict=True)]
+    return tuple(
+        (first, end, tuple(first * pp // devices for pp in pps)) for first, end in zip(starts, ends, strict=True)
+    )

@@ -73,7 +73,7 @@ def _phases(work: Workload, pool: Pool, placed: tuple[Placed, ...], limit: int) 
     is_cpu = any(each.device.is_cpu for each in placed)
     counted = sum(is_cpu or not is_engine(each) for each in placed)
     always = overhead_lines(work.request.profile, pool, counted, limit, is_cpu=is_cpu)
-    for first, end, stages in stage_groups([side.pp for side in sides], len(pool.devices)):
+    for first, end, stages in stage_groups(tuple(side.pp for side in sides), len(pool.devices)):
         by_role = {side.name: stage for side, stage in zip(sides, stages, strict=True)}
         for phase, lines, own_limit in phases(work.graph, sides, by_role, always, []):
             yield Memory(
