@@ -83,7 +83,8 @@ def measured_lines(measured: Measured, file: Path, width: int) -> str:
     lines += [f"also: {each.text}" for each in measured.figures if each.path is None]
     if measured.missing:
         lines.append(f"not measured, as FlowRL assumes: {', '.join(measured.missing)}")
-    kept = f"wrote {file}, measured on {measured.where}; flowrl plan FLOW --profile {file}"
+    took = f"measured on {measured.where} in {measured.seconds:.0f} s"
+    kept = f"wrote {file}, {took}; flowrl plan FLOW --profile {file}"
     lines.append(kept if measured.figures else "interrupted before anything was measured; nothing is written")
     return "\n".join(lines)
 
