@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Op
 from flowrl.machine.cluster import Cluster, NodeGroup
 from flowrl.placement.cost.ledger import bytes_of, evaluate
@@ -273,7 +275,11 @@ class RoleCosts:
         others = (each for each in beside if each.role != entry.role)
         pool = Pool(name=site.pool.name, devices=site.pool.devices, device=site.pool.device, roles=(entry, *others))
         placed = placed_roles(self.graph, pool, self.work.shapes, self.cluster, self.work.request)[0]
-        memory, times = RoleMemory(self.work, placed, site.limit_bytes), OpTime(self.work, site.pools, self.cluster)
+        memory = RoleMemory(self.work, placed, site.limit_bytes)
+        if entry.offloaded:
+            stays = self.role_cost(msgspec.structs.replace(entry, offloaded=False), site, beside)
+            return _off_duty(stays, memory, key)
+        times = OpTime(self.work, site.pools, self.cluster)
         stages, ops = range(memory.pp), self._ops[entry.role]
         has_model, start = memory.has_model, memory.start()
         loads = [memory.load(stage) for stage in stages]
@@ -317,6 +323,20 @@ class RoleCosts:
 
 def _weights(graph: Graph) -> Iterator[Edge]:
     return (edge for edge in graph.edges if edge.kind is EdgeKind.WEIGHTS)
+
+
+def _off_duty(stays: RoleCost, memory: RoleMemory, key: Key) -> RoleCost:
+    """The role if it leaves its devices: the same at work."""
+    return replace(
+        stays,
+        offloaded=True,
+        wakes=memory.wakes,
+        staged=memory.staged,
+        remains=tuple(bytes_of(memory.left(stage)) for stage in range(memory.pp)),
+        blocks=(0,) * memory.pp,
+        key=key,
+        placed=memory.placed,
+    )
 
 
 def _need(site: Site, phase: Phase) -> Memory:
