@@ -225,6 +225,7 @@ def legal_layouts(
         for tp in tensor
         for pp in deep
         if count % (tp * pp) == 0 and shape.layers % pp == 0 and layout_fault(traits, shape, tp, pp) is None
+        if count // (tp * pp) % (role.engine.shard_devices or 1) == 0
     ]
     for tp, pp in sorted(cuts, key=lambda cut: (cut[0] * cut[1], cut[1])):
         yield Layout(dp=count // (tp * pp), tp=tp, pp=pp)

@@ -11,6 +11,7 @@ from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
 from flowrl.placement.checks.request import check_request
 from flowrl.placement.checks.rows import more_ranks_than_rows, starved
+from flowrl.placement.checks.sharding import copies_fault
 from flowrl.placement.cost.placed import sides
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.layouts import Laid, Layouts
@@ -55,6 +56,10 @@ def search(
     found = [option for option in options(graph, cluster, request) if only in (None, option.label)]
     if not found:
         raise FlowError(_nothing_left(graph, cluster, request))
+    uncopied = [_uncopied(graph, option) for option in found]
+    found = [option for option, fault in zip(found, uncopied, strict=True) if fault is None]
+    if not found:
+        raise FlowError(next(fault for fault in uncopied if fault is not None))
 
     def candidate(option: Option, recompute: Mapping[str, str]) -> Candidate:
         laid = layouts.lay_out(option, recompute)
@@ -74,6 +79,13 @@ def _best_of(variants: Sequence[Candidate]) -> Candidate:
     """The best of one option's candidates, with the others: the first of equals, which recomputes least."""
     best = min(variants, key=Candidate.rank)
     return replace(best, variants=tuple(each for each in variants if each is not best))
+
+
+def _uncopied(graph: Graph, option: Option) -> Diagnostic | None:
+    """FR0450 of the first role whose `shard_devices` no layout of its pool shares out."""
+    sizes = ((name, len(pool.devices)) for pool in option.pools for name in pool.roles if name not in pool.layouts)
+    faults = (copies_fault(graph.role(name), count) for name, count in sizes)
+    return next((fault for fault in faults if fault is not None), None)
 
 
 def _nothing_left(graph: Graph, cluster: Cluster, request: PlacementRequest) -> Diagnostic:

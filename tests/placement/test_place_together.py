@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from flowrl.diag.diagnostic import FlowError
 from tests.placement.flows import GRPO, with_placement
 from tests.placement.told import Told, told_text
 
@@ -43,3 +46,19 @@ def test_colocation_is_not_passed_over_for_a_split_that_is_slower() -> None:
     told = told_text(with_placement(TIGHT, "auto"), "8xH100-80G")
     assert fits(told)
     assert told.placement.decisions[0].chosen == "colocated: 8 devices"
+
+
+@pytest.mark.parametrize("backend", ["fsdp", "megatron"])
+def test_copies_of_states_are_whole_on_every_pool_that_is_chosen(backend: str) -> None:
+    flow = GRPO.replace("backend: fsdp, engine: {recompute: full}", f"backend: {backend}, engine: {{shard_devices: 3}}")
+    flow = flow.replace("prompts: 128", "prompts: 120").replace("source: Qwen/Qwen2.5-7B", "source: Qwen/Qwen2.5-0.5B")
+    told = told_text(flow, "8xH100-80G")
+    (layout,) = (each.layout for pool in told.placement.pools for each in pool.roles if each.role == "actor_train")
+    assert layout.dp % 3 == 0
+
+
+def test_copies_that_no_pool_could_hold_are_refused() -> None:
+    flow = GRPO.replace("engine: {recompute: full}", "engine: {shard_devices: 3}")
+    with pytest.raises(FlowError) as caught:
+        told_text(with_placement(flow, "colocated"), "8xH100-80G")
+    assert [each.code for each in caught.value.diagnostics] == ["FR0450"]

@@ -1,6 +1,7 @@
 """How trainers and scorers are asked to be cut, where their backend could not: experts over ranks, copies of states.
 
-Takes a request; gives diagnostics. Looks at pools that the flow gives; what placement chooses is legal.
+Takes a request; gives diagnostics. Looks at pools that the flow gives; of those that placement would choose,
+search.py leaves out what `copies_fault` finds.
 """
 
 from __future__ import annotations
@@ -30,19 +31,22 @@ def sharding_faults(graph: Graph, request: PlacementRequest, shapes: Mapping[str
             layout = asked or LayoutRequest()
             if pool.gpus % (layout.tp * layout.pp * layout.cp):
                 continue
-            yield from _copies(role, pool, layout)
+            fault = copies_fault(role, pool.gpus // (layout.tp * layout.pp), layout.ep)
+            if fault is not None:
+                yield fault
             yield from _experts(role, pool, layout, shapes[role.model])
 
 
-def _copies(role: Role, pool: PoolRequest, layout: LayoutRequest) -> Iterator[Diagnostic]:
-    size, ranks = role.engine.shard_devices, pool.gpus // (layout.tp * layout.pp)
-    if size is None or (ranks % size == 0 and size % layout.ep == 0):
-        return
-    legal = [each for each in range(1, ranks + 1) if ranks % each == 0 and each % layout.ep == 0]
+def copies_fault(role: Role, ranks: int, ep: int = 1) -> Diagnostic | None:
+    """FR0450 if `ranks` of dp and cp do not hold whole copies of the role's states; None if they do."""
+    size = role.engine.shard_devices
+    if size is None or (ranks % size == 0 and size % ep == 0):
+        return None
+    legal = [each for each in range(1, ranks + 1) if ranks % each == 0 and each % ep == 0]
     over = f"{size} does not divide the {ranks} ranks of dp and cp: {ranks % size} left over"
-    whole = over if ranks % size else f"{size} ranks do not hold the experts of ep {layout.ep} whole"
+    whole = over if ranks % size else f"{size} ranks do not hold the experts of ep {ep} whole"
     facts: dict[str, Any] = {"role": role.name, "size": size, "fault": whole, "legal": ", ".join(map(str, legal))}
-    yield diagnose("FR0450", role.spans.get("engine.shard_devices", role.span), **facts)
+    return diagnose("FR0450", role.spans.get("engine.shard_devices", role.span), **facts)
 
 
 def _experts(role: Role, pool: PoolRequest, layout: LayoutRequest, shape: ModelShape) -> Iterator[Diagnostic]:
