@@ -30,6 +30,7 @@ from flowrl.machine.profile import (
     with_constants,
 )
 from flowrl.machine.shape import ModelShape
+from flowrl.placement.cost.workload import Workload
 from flowrl.placement.request import Assumption, PlacementRequest
 from flowrl.placement.shapes import handed_on, shapes_of
 from flowrl.placement.time.instructions import duration_lines, seconds_of
@@ -191,7 +192,8 @@ def _refitted(plan: Plan, stages: Sequence[_Stage], base: Profile, steps: int) -
     pairs = {pair.key: pair for stage in stages for pair in stage.pairs}
     free = constants(plan, base)
     start = with_constants(base, {each.path: each.prior for each in free})
-    measured = {key: pair.measured for key, pair in pairs.items() if key not in functions}
+    ruled = {key for stage in stages for key in _ruled(stage)}
+    measured = {key: pair.measured for key, pair in pairs.items() if key not in functions | ruled}
 
     def seconds(values: Mapping[str, float]) -> dict[str, float]:
         made = _seconds(plan, stages, with_constants(start, values))
@@ -200,10 +202,11 @@ def _refitted(plan: Plan, stages: Sequence[_Stage], base: Profile, steps: int) -
     moving = relevant(free, seconds)
     values = {path: rounded(value) for path, value in refit(moving, seconds, measured).items()}
     refitted = with_constants(base, values)
-    rows = _rows(stages, _seconds(plan, stages, refitted), functions)
-    whole = sum(row.measured for row in rows)
-    before = sum(abs(row.before - row.measured) for row in rows) / whole
-    after = sum(abs(row.after - row.measured) for row in rows) / whole
+    rows = _rows(stages, _seconds(plan, stages, refitted), functions, ruled)
+    judged = [row for row in rows if not row.is_ruled] or rows
+    whole = sum(row.measured for row in judged)
+    before = sum(abs(row.before - row.measured) for row in judged) / whole
+    after = sum(abs(row.after - row.measured) for row in judged) / whole
     moved = tuple(
         Moved(
             path=each.path,
@@ -225,7 +228,22 @@ def _refitted(plan: Plan, stages: Sequence[_Stage], base: Profile, steps: int) -
     return result, _noted(refitted, result, plan.name)
 
 
-def _rows(stages: Sequence[_Stage], after: Mapping[str, float], functions: set[str]) -> tuple[Row, ...]:
+def _ruled(stage: _Stage) -> Iterable[str]:
+    """Ops on models whose responses' tokens follow a rule and are not known from the run, such as those of a data set:
+    their durations say nothing of a constant."""
+    work = Workload(stage.plan.graph, stage.shapes, stage.request)
+    ops = {op.id: op for op in stage.plan.graph.ops}
+    for pair in stage.pairs:
+        op = ops.get(pair.name)
+        if op is None or stage.plan.graph.role(op.role).model is None:
+            continue
+        if work.lengths(op).response_mean.origin.startswith("rule:"):
+            yield pair.key
+
+
+def _rows(
+    stages: Sequence[_Stage], after: Mapping[str, float], functions: set[str], ruled: set[str]
+) -> tuple[Row, ...]:
     found: list[Row] = []
     for stage in stages:
         told = stage.plan.estimate.durations
@@ -244,6 +262,7 @@ def _rows(stages: Sequence[_Stage], after: Mapping[str, float], functions: set[s
                     error_before=abs(before / took - 1.0),
                     error_after=abs(now / took - 1.0),
                     is_assumed=pair.key in functions,
+                    is_ruled=pair.key in ruled,
                 )
             )
     return tuple(found)

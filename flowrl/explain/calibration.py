@@ -25,6 +25,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     error_after: float
     is_assumed: bool = False
     """Whether `after` is a suggested `assume:` and no refitted constant: a function of the user."""
+    is_ruled: bool = False
+    """Whether its tokens follow a rule and are not known from the run, so that no constant is fitted to it."""
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +44,6 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     assume: dict[str, dict[str, Any]]
     """A suggestion for `assume:` by op: measured lengths of responses, and seconds of functions."""
     error_before: float
-    """Of all held-out seconds: the sum of |estimate - median| over the sum of medians."""
+    """Of the held-out seconds of all but `is_ruled`: the sum of |estimate - median| over the sum of medians."""
     error_after: float
     steps: int

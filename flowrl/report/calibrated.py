@@ -28,12 +28,14 @@ def _table(found: Calibration) -> Iterator[str]:
         yield "  ".join([first, *rest]).rstrip()
     if any(row.is_assumed for row in found.rows):
         yield "* a function of the flow: its seconds are for `assume:`, not for a profile"
+    if any(row.is_ruled for row in found.rows):
+        yield "~ how many tokens its rows have follows a rule, not the run: nothing is fitted to it"
 
 
 def _row(row: Row, several: bool) -> tuple[str, ...]:
     name = f"{row.stage}/{row.name}" if several else row.name
     return (
-        name + (" *" if row.is_assumed else ""),
+        name + (" *" if row.is_assumed else " ~" if row.is_ruled else ""),
         seconds(row.before),
         seconds(row.measured),
         seconds(row.p90),

@@ -126,6 +126,32 @@ def test_rows_are_of_what_the_trace_has(tmp_path: Path) -> None:
     assert rows["actor_infer.generate"].measured < rows["actor_infer.generate"].p90 * 1.0001
 
 
+def test_nothing_is_fitted_to_rows_whose_tokens_only_a_rule_says(tmp_path: Path) -> None:
+    """A supervised update: the responses of a data set have no length of their own, so its seconds move nothing."""
+    flow = FLOW[: FLOW.index("roles:")].replace("max_prompt_tokens: 32", "response: answer, max_prompt_tokens: 32")
+    flow += """roles:
+  actor_train: {model: policy, backend: fsdp, update: {loss: sft}}
+edges: [data.train -> actor_train.update]
+step: {prompts: 32}
+run: {steps: 20}
+"""
+    plan = compile_spec(loads(flow))
+    folder = run_folder(tmp_path, 8)
+    (folder / "plan.json").write_bytes(api.dumps(plan))
+    spans = [
+        TraceSpan(instruction=id, pool="all", role="r", step=step, start_seconds=0.0, seconds=seconds / 7)
+        for step in range(1, 9)
+        for id, seconds in plan.stages[0].estimate.durations.items()
+    ]
+    (folder / "trace.json").write_text(json.dumps(chrome(Trace(spans=tuple(spans), simulated=False))))
+    found, made = calibrate(folder)
+    update = next(row for row in found.rows if row.name == "actor_train.update")
+    assert update.is_ruled
+    assert update.error_before == pytest.approx(6.0)
+    assert value_of(made, "device.cpu.train") == value_of(PROFILE, "device.cpu.train")
+    assert "actor_train.update ~" in api.render_calibration(found)
+
+
 def test_too_few_steps_and_no_trace_are_told(tmp_path: Path, told: Told) -> None:
     folder = run_folder(tmp_path, 3)
     with pytest.raises(FlowError) as few:
