@@ -98,7 +98,7 @@ def _from_folder(place: Path, source: str, span: Span | None) -> ModelShape:
         raise FlowError(diagnose("FR0401", span, source=source, place=path))
     try:
         config: object = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as failure:
+    except (OSError, ValueError, RecursionError) as failure:
         raise FlowError(diagnose("FR0403", span, path=path, fault=str(failure))) from None
     if not isinstance(config, dict):
         raise FlowError(diagnose("FR0403", span, path=path, fault="it holds no mapping"))

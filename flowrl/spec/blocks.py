@@ -10,6 +10,7 @@ from flowrl.spec.document import (
     Arguments,
     ByForm,
     Document,
+    Epochs,
     Extensible,
     List,
     Mapping,
@@ -21,6 +22,7 @@ from flowrl.spec.document import (
     Scalar,
     Share,
     Strings,
+    Updates,
 )
 
 
@@ -105,9 +107,9 @@ class UpdateDocument(Extensible):
     """Where old log-probs come from. Default auto: the rollout's only at lag 0 with one update a step."""
     correction: Corrections = ()
     """One off-policy correction or a list. Default none."""
-    updates: Positive | None = None
+    updates: Updates | None = None
     """Minibatches in one pass; overrides `step.updates`. Default: the step's."""
-    epochs: Positive | None = None
+    epochs: Epochs | None = None
     """Passes over the batch; overrides `step.epochs`. Default: the step's."""
     micro_batch_tokens: Positive = 16384
     """Tokens of one forward and backward on a rank. Default 16384."""

@@ -45,6 +45,8 @@ Strings = Annotated[tuple[StrictStr, ...], Field(strict=False)]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 PositiveNumber = Annotated[float, Field(gt=0)]
+Rate = Annotated[float, Field(ge=1)]
+"""Of a link, bytes per second: of smaller ones times would not be finite."""
 NotNegativeNumber = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Arguments = dict[str, Any]
@@ -54,6 +56,10 @@ Prompts = Annotated[int, Field(ge=1, le=1_000_000)]
 batches, and more is a slip of the hand whose figures would be taken for a plan."""
 Samples = Annotated[int, Field(ge=1, le=65_536)]
 """Of a prompt. BroRL trains on 512 (arXiv 2510.01180); the rest is room for estimates of pass@k."""
+Updates = Annotated[int, Field(ge=1, le=1024)]
+"""Of a pass. Each is an instruction of its own in the plan."""
+Epochs = Annotated[int, Field(ge=1, le=100)]
+"""Of a step's batch. PPO makes 3 to 15 in its paper (arXiv 1707.06347); of many, each is instructions in the plan."""
 Steps = Annotated[int, Field(ge=1, le=10_000_000)]
 """Of a run: one a second for a hundred days."""
 

@@ -11,6 +11,7 @@ from flowrl.spec.document import (
     Arguments,
     ByForm,
     Document,
+    Epochs,
     List,
     Mapping,
     NotNegative,
@@ -18,11 +19,13 @@ from flowrl.spec.document import (
     Positive,
     PositiveNumber,
     Prompts,
+    Rate,
     Samples,
     Scalar,
     Share,
     Steps,
     Strings,
+    Updates,
 )
 
 
@@ -42,9 +45,9 @@ class GroupDocument(Document):
 class LinksDocument(Document):
     """What the catalogue's link figures are replaced by."""
 
-    node_bytes_per_second: PositiveNumber | None = None
+    node_bytes_per_second: Rate | None = None
     """Between devices of one node, one direction. Default: the device's."""
-    network_bytes_per_second: PositiveNumber | None = None
+    network_bytes_per_second: Rate | None = None
     """Per device to other nodes, one direction. Default: the catalogue's."""
 
 
@@ -217,10 +220,10 @@ class StepDocument(Document):
     """Prompts trained on, at most 1,000,000."""
     samples_per_prompt: Samples = 1
     """Responses per prompt, at most 65,536. Default 1."""
-    updates: Positive = 1
-    """Minibatches in one pass; must divide prompts. Default 1."""
-    epochs: Positive = 1
-    """Passes over the batch. Default 1."""
+    updates: Updates = 1
+    """Minibatches in one pass, at most 1,024; must divide prompts. Default 1."""
+    epochs: Epochs = 1
+    """Passes over the batch, at most 100. Default 1."""
     refill: RefillDocument | None = None
     """Draw more prompts when a filter drops some. Default none."""
 

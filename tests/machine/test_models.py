@@ -126,6 +126,8 @@ def test_faults_of_a_source(tmp_path: Path) -> None:
     for text in ("{", "[]", '{"model_type": "qwen2"}', '{"model_type": "qwen2", "hidden_size": "many"}'):
         (tmp_path / "bad" / "config.json").write_text(text)
         assert code_of(lambda: shape_of("./bad", tmp_path)) == "FR0403"
+    (tmp_path / "bad" / "config.json").write_text('{"a":' * 5000)
+    assert code_of(lambda: shape_of("./bad", tmp_path)) == "FR0403"
     (tmp_path / "bad" / "config.json").write_text(json.dumps({"model_type": "mamba"}))
     assert code_of(lambda: shape_of("./bad", tmp_path)) == "FR0404"
 

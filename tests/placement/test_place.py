@@ -259,6 +259,14 @@ def test_faults(section: str, expected: str) -> None:
     assert code(with_placement(GRPO, section)) == expected
 
 
+def test_more_stages_than_layers_are_told_by_the_stages_that_there_may_be() -> None:
+    section = "{pools: {a: {gpus: 16, roles: [actor_infer, actor_train], layouts: {actor_infer: {pp: 64}}}}}"
+    with pytest.raises(FlowError) as caught:
+        told_text(with_placement(GRPO, section), "16xH100-80G")
+    (fault,) = caught.value.diagnostics
+    assert [each.text for each in fault.helps] == ["sizes of pp that cut this model: 1 to 28"]
+
+
 def test_too_many_slots_of_a_cpu_can_be_declared() -> None:
     flow = GRPO.replace("vllm", "hf").replace("{gpu: H100-80G, nodes: 2, gpus_per_node: 8}", "1xcpu")
     section = "{pools: {a: {gpus: 1, roles: [actor_infer]}, b: {gpus: 2, roles: [actor_train, reward]}}}"

@@ -63,7 +63,7 @@ CODES: tuple[Code, ...] = (
         headline="the layout does not cut the model",
         label="layout of `{role}`",
         why="{fault}",
-        help="sizes of tp that cut this model: {legal}",
+        help="sizes of {axis} that cut this model: {legal}",
     ),
     Code(
         id="FR0412",

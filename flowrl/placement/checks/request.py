@@ -205,8 +205,10 @@ def _layout(
         return diagnose("FR0410", span, axes=", ".join(traits.axes), **facts)
     fault = layout_fault(traits, shape, layout.tp, layout.pp)
     if fault is not None:
-        legal = ", ".join(str(tp) for tp in legal_tp(traits, shape, pool.gpus, group.devices_per_node))
-        return diagnose("FR0411", span, role=role, fault=fault, legal=legal)
+        sizes_of_tp = ", ".join(str(tp) for tp in legal_tp(traits, shape, pool.gpus, group.devices_per_node))
+        deep = layout_fault(traits, shape, layout.tp, 1) is None
+        axis, legal = ("pp", f"1 to {shape.layers}") if deep else ("tp", sizes_of_tp)
+        return diagnose("FR0411", span, role=role, fault=fault, axis=axis, legal=legal)
     each = layout.tp * layout.pp * layout.cp
     if pool.gpus % each == 0:
         return None
