@@ -82,10 +82,14 @@ def measured_lines(measured: Measured, file: Path, width: int) -> str:
         lines += textwrap.wrap(text, width, initial_indent=head, subsequent_indent=" " * len(head))
     lines += [f"also: {each.text}" for each in measured.figures if each.path is None]
     if measured.missing:
-        lines.append(f"not measured, as FlowRL assumes: {', '.join(measured.missing)}")
+        lines += textwrap.wrap(f"not measured, as FlowRL assumes: {', '.join(measured.missing)}", width)
     took = f"measured on {measured.where} in {measured.seconds:.0f} s"
     kept = f"wrote {file}, {took}; flowrl plan FLOW --profile {file}"
-    lines.append(kept if measured.figures else "interrupted before anything was measured; nothing is written")
+    lines += textwrap.wrap(
+        kept if measured.figures else "interrupted before anything was measured; nothing is written",
+        width,
+        break_long_words=False,
+    )
     return "\n".join(lines)
 
 
