@@ -8,7 +8,7 @@ catalogue and not arithmetic lives here, so that it can be measured, fitted and 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any, cast
@@ -29,6 +29,12 @@ SECONDS = (
     "decode_step_seconds",
     "decode_sequence_seconds",
 )
+
+
+_DIVISORS = ("train", "forward", "decode", "link", "network", "host", "host_memory", "disk", "mean_share")
+_SHARES = ("mean_share", "overlap", "straggle")
+LEAST_RATE, MOST = 1e-9, 1e12
+"""Of the shares that times are divided by, and of any figure: what keeps every number of a plan finite."""
 
 
 class DeviceRates(msgspec.Struct, frozen=True, kw_only=True):
@@ -230,14 +236,30 @@ def with_generation(profile: Profile, generation: Mapping[str, str]) -> Profile:
 
 
 def read_profile(text: str) -> Profile:
-    """The profile in a TOML text. Raises ValueError (msgspec's, tomllib's) for other text, and for a profile without
-    rates of GPUs and CPUs."""
+    """The profile in a TOML text. Raises ValueError (msgspec's, tomllib's) for other text, for a profile without rates
+    of GPUs and CPUs, and for figures that no time or size could be worked out from."""
     profile = msgspec.convert(tomllib.loads(text), Profile)
-    for name in ("gpu", "cpu"):
+    for name in ("gpu", "cpu", *profile.device):
         if name not in profile.device:
             raise ValueError(f"`device.{name}` is missing")
-        msgspec.convert(profile.device[name], DeviceRates)
+        whole = profile.device[name] if name in ("gpu", "cpu") else profile.device["gpu"] | profile.device[name]
+        msgspec.convert(whole, DeviceRates)
+    for path, value in _figures(msgspec.to_builtins(profile), ""):
+        key = path.rpartition(".")[2]
+        low, high = LEAST_RATE if key in _DIVISORS else 0.0, 1.0 if key in _SHARES else MOST
+        if not low <= value <= high:
+            raise ValueError(f"`{path}` is {value!r}, not a number from {low:g} to {high:g}")
     return profile
+
+
+def _figures(found: Any, path: str) -> Iterator[tuple[str, float]]:
+    """Every figure that a plan may be made with, and its path."""
+    if isinstance(found, dict):
+        for key, value in cast("dict[str, Any]", found).items():
+            if path or key not in ("measured", "free"):
+                yield from _figures(value, f"{path}.{key}" if path else key)
+    elif isinstance(found, int | float):
+        yield path, found
 
 
 def write_profile(profile: Profile) -> str:
