@@ -110,6 +110,12 @@ def case(flow: str, cluster: str) -> Case:
 cases = st.builds(case, st.sampled_from(sorted(FLOWS)), st.sampled_from(CLUSTERS))
 
 
+@lru_cache
+def kept_costs(flow: str, cluster: str) -> RoleCosts:
+    """Costs that all plans of a case ask, as those of one search do: a key that says too little would mix them up."""
+    return case(flow, cluster).costs()
+
+
 @st.composite
 def plans(draw: st.DrawFn) -> tuple[Case, tuple[Pool, ...]]:
     """A case with its roles in pools, each in one of its legal choices, whether it fits or not."""

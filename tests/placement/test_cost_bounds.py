@@ -17,14 +17,14 @@ from flowrl.placement.memory.pool import memory
 from flowrl.placement.time.ops import OpTime
 from flowrl.placement.time.step import placed_costs, step_seconds
 from flowrl.plan.plan import Pool
-from tests.placement.plans import Case, case, cases, plans
+from tests.placement.plans import Case, case, cases, kept_costs, plans
 
 
 @lru_cache(maxsize=64)
 def bounds_of(here_key: tuple[str, str]) -> tuple[RoleCosts, Bounds, tuple[Site, ...]]:
     """One for all draws of a case, and its sites of every size."""
     here = case(*here_key)
-    costs = here.costs()
+    costs = kept_costs(*here_key)
     group = here.cluster.groups[0].name
     taken = (allocate(here.cluster, [(group, count)])[0] for count in range(1, here.cluster.device_count + 1))
     sites = tuple(costs.site(here.pool("alone", devices)) for devices in taken)
@@ -127,3 +127,28 @@ def test_a_whole_plan_is_its_own_bound() -> None:
     pools = here.pools(here.pool("all", sites[-1].pool.devices, entries))
     seconds = step_seconds(here.graph, pools, here.shapes, here.cluster, here.request)
     assert step_bound(costs, placed_costs(costs, pools), {}) == pytest.approx(seconds, rel=1e-12)
+
+
+def test_a_role_that_may_share_weights_has_nothing_to_move() -> None:
+    """The reference of an adapter's trainer leaves its devices. While the trainer may still join it, whose frozen base
+    is its weights, its moves are counted as nothing; in another pool they are its own."""
+    here = case("ppo of an adapter", "4xH100-80G")
+    costs, bounds, sites = bounds_of(here.key)
+    (trainer,), site = here.choices("actor_train", sites[1])[:1], sites[1]
+    free = {role: bounds.least(role, site) for role in here.roles if role != "reference"}
+
+    def bound(offloaded: bool, *, apart: bool) -> float:
+        stays, leaves = here.choices("reference", site)[:2]
+        pools = [here.pool("first", site.pool.devices, (leaves if offloaded else stays,))]
+        if apart:
+            pools.append(here.pool("second", ("node0/2", "node0/3"), (trainer,)))
+        others = {role: least for role, least in free.items() if not (apart and role == "actor_train")}
+        return step_bound(costs, placed_costs(costs, pools), others)
+
+    assert bound(True, apart=False) == bound(False, apart=False)
+    assert bound(True, apart=True) > bound(False, apart=True)
+    leaves, away = (here.choices(role, site)[at] for role, at in (("reference", 1), ("actor_train", 2)))
+    assert leaves.offloaded and away.offloaded
+    assert (
+        costs.role_cost(leaves, site, (leaves, away)).move_seconds == 0.0 < costs.role_cost(leaves, site).move_seconds
+    )

@@ -20,7 +20,7 @@ from flowrl.placement.time.instructions import duration_lines
 from flowrl.placement.time.step import placed_costs, step_seconds
 from flowrl.plan.plan import LedgerLine, Pool, StageRun
 from flowrl.program.program import Instruction, InstructionKind, Program
-from tests.placement.plans import Case, plans
+from tests.placement.plans import Case, kept_costs, plans
 
 
 def ledger_seconds(here: Case, pools: tuple[Pool, ...]) -> tuple[Program, dict[str, tuple[LedgerLine, ...]]]:
@@ -37,7 +37,7 @@ def total(lines: tuple[LedgerLine, ...]) -> float:
 def test_bytes_are_those_of_the_ledger(plan: tuple[Case, tuple[Pool, ...]]) -> None:
     """Every phase of every pool, device by device."""
     here, pools = plan
-    costs, found = here.costs(), list[tuple[str, str, str, int, int]]()
+    costs, found = kept_costs(*here.key), list[tuple[str, str, str, int, int]]()
     for pool in pools[: -1 if pools[-1].name == HOST else None]:
         site = costs.site(pool, pools)
         roles = costs.pool_costs(pool.roles, site)
@@ -55,7 +55,7 @@ def test_bytes_are_those_of_the_ledger(plan: tuple[Case, tuple[Pool, ...]]) -> N
 def test_seconds_are_those_of_the_ledger(plan: tuple[Case, tuple[Pool, ...]]) -> None:
     """Of ops, moves and hand-overs, each instruction of the program by its ledger lines; and of the whole step."""
     here, pools = plan
-    costs = here.costs()
+    costs = kept_costs(*here.key)
     homes = placed_costs(costs, pools)
     program, lines = ledger_seconds(here, pools)
     talks = {id for group in interactions(here.graph) for id in group}
