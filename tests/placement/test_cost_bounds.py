@@ -148,7 +148,8 @@ def test_a_role_that_may_share_weights_has_nothing_to_move() -> None:
     assert bound(True, apart=False) == bound(False, apart=False)
     assert bound(True, apart=True) > bound(False, apart=True)
     leaves, away = (here.choices(role, site)[at] for role, at in (("reference", 1), ("actor_train", 2)))
-    assert leaves.offloaded and away.offloaded
+    assert leaves.offloaded
+    assert away.offloaded
     assert (
         costs.role_cost(leaves, site, (leaves, away)).move_seconds == 0.0 < costs.role_cost(leaves, site).move_seconds
     )
