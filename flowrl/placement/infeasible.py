@@ -12,6 +12,7 @@ from flowrl.diag.span import Span
 from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
+from flowrl.machine.traits import TRAITS
 from flowrl.placement.cost.placed import HOST
 from flowrl.placement.relax import (
     Edit,
@@ -64,7 +65,13 @@ def explain(
     facts: dict[str, Any] = {"asked": _asked(request, cluster), "why": f"{why}: {_gib(over)} GiB too much"}
     fixes = _fixes((graph, cluster, request), shapes, tightest, best)
     span = request.span or _span_of_active(graph, tightest)
-    return diagnose("FR0501", span, notes=_ledger(tightest), helps=_helps(fixes), **facts)
+    return diagnose(
+        "FR0501",
+        span,
+        notes=_ledger(tightest),
+        helps=_helps(fixes, _untried(graph, request, shapes, _guilty(best))),
+        **facts,
+    )
 
 
 def _span_of_active(graph: Graph, tightest: Memory) -> Span | None:
@@ -182,11 +189,24 @@ def _peak_of(candidate: Candidate, tightest: Memory) -> int:
     return max(same) if same else max((entry.peak_bytes for entry in candidate.laid.memory), default=0)
 
 
-def _helps(fixes: list[_Fix]) -> tuple[Help, ...]:
+def _untried(graph: Graph, request: PlacementRequest, shapes: Mapping[str, ModelShape], guilty: frozenset[str]) -> str:
+    """Axes that roles which do not fit could be cut along and placement does not try: `pp of actor_infer`."""
+    given = {role for pool in request.pools for role in pool.layouts}
+    left: list[str] = []
+    for role in graph.roles:
+        traits = TRAITS.get(role.backend or "")
+        if role.name in guilty and role.name not in given and traits is not None and role.model is not None:
+            known = ("dp", *traits.searched) if shapes[role.model].experts else ("dp", "ep", *traits.searched)
+            axes = [axis for axis in traits.axes if axis not in known]
+            left += [f"{', '.join(axes)} of {role.name}"] if axes else []
+    return "; ".join(left)
+
+
+def _helps(fixes: list[_Fix], untried: str) -> tuple[Help, ...]:
     if not fixes:
-        return (
-            Help(text="no single edit that was tried makes it fit: use more or larger devices, or a smaller model"),
-        )
+        text = "no single edit that was tried makes it fit: use more or larger devices, or a smaller model"
+        own = f", or layouts of your own in `placement.pools` (not tried: {untried})" if untried else ""
+        return (Help(text=text + own),)
     count = "this edit fits" if len(fixes) == 1 else "any one of these fits"
     widths = max(len(fix.text) for fix in fixes), max(len(_freed(fix)) for fix in fixes)
     rows = (f"  {number}  {_fix_text(fix, *widths)}" for number, fix in enumerate(fixes, start=1))

@@ -62,3 +62,10 @@ def test_copies_that_no_pool_could_hold_are_refused() -> None:
     with pytest.raises(FlowError) as caught:
         told_text(with_placement(flow, "colocated"), "8xH100-80G")
     assert [each.code for each in caught.value.diagnostics] == ["FR0450"]
+
+
+def test_what_placement_does_not_try_is_said_where_nothing_that_it_tries_fits() -> None:
+    """Llama-3.1-405B fits 512 devices with vLLM in tp8 pp2; placement cuts engines by tp alone."""
+    flow = TIGHT.replace("policy: {source: Qwen/Qwen2.5-7B}", "policy: {source: meta-llama/Llama-3.1-405B}")
+    (fault,) = (each for each in told_text(flow, "8xH100-80G").placement.diagnostics if each.code == "FR0501")
+    assert "not tried: pp of actor_infer; cp of actor_train" in fault.helps[0].text
