@@ -34,7 +34,7 @@ def document_of(case: Case, *, layouts: bool = True) -> dict[str, Any]:
         "cluster": _cluster(case),
         "models": _models(case),
         "data": {"train": {"source": "train.jsonl", "prompt": "prompt", "max_prompt_tokens": prompt_limit(case)}},
-        "step": {"prompts": case.prompts, "samples_per_prompt": case.samples, "updates": case.updates},
+        "step": _step(case),
         "assume": {"actor_infer.generate": {"response_tokens": round(case.response_mean)}},
         "placement": {"pools": _pools(case, layouts)},
         "run": {"steps": 100},
@@ -44,6 +44,11 @@ def document_of(case: Case, *, layouts: bool = True) -> dict[str, Any]:
     if case.algorithm in ("remax", "safe_rlhf"):
         return common | {"use": case.algorithm, "roles": _roles(case)}
     return common | {"roles": _roles(case) | _advantage(case), "edges": _edges(case)}
+
+
+def _step(case: Case) -> dict[str, Any]:
+    found: dict[str, Any] = {"prompts": case.prompts, "samples_per_prompt": case.samples, "updates": case.updates}
+    return found | ({"refill": {"max_rounds": 1, "oversample": case.draws}} if case.draws > 1 else {})
 
 
 def prompt_limit(case: Case) -> int:
@@ -92,6 +97,8 @@ def _roles(case: Case) -> dict[str, Any]:
         found["reference"] = {"model": "policy", **scores}
         if case.algorithm == "grpo":
             update["kl"] = {"coef": 0.001, "form": "k3"}
+    if case.draws > 1:
+        found["informative"] = {"kind": "filter", "rule": "zero_spread", "unit": "group", "by": "reward.rewards"}
     if _has(case, "reward"):
         found["reward"] = {"kind": "reward", "model": "reward_model", **scores}
     value = {"loss": "value", "micro_batch_tokens": micro}
@@ -123,6 +130,9 @@ def _edges(case: Case) -> list[str]:
     elif _has(case, "reference"):
         reads.append("reference.log_probs")
     edges = ["data.train -> actor_infer.generate", f"{source} -> {', '.join(reads)}"]
+    if case.draws > 1:
+        edges.append("reward.score -> informative.select")
+        into = ["informative.select", *into]
     edges.append(f"{', '.join(into)} -> advantage.estimate")
     if case.algorithm == "grpo" and _has(case, "reference"):
         edges.append("reference.log_probs -> actor_train.update")
@@ -133,7 +143,7 @@ def _generating(case: Case) -> dict[str, Any]:
     said: dict[str, Any] = {"weights_dtype": "fp8"} if "fp8 gen" in case.record.dtype else {}
     if case.at_once is not None:
         said["max_sequences"] = case.at_once
-    if case.record.engine in MODULES_OF_TRAINER:
+    if case.eager or case.record.engine in MODULES_OF_TRAINER:
         said["cuda_graphs"] = False
     return said
 

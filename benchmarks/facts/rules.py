@@ -49,11 +49,16 @@ RULES: Mapping[str, str] = {
     "every rank has a row; of FSDP and DeepSpeed dp",
     "host optimizer": "OpenRLHF keeps optimizers in host memory (--adam_offload of its scripts and tables)",
     "batches of generation": "of HF and DeepSpeed the micro rollout batch of the notes",
-    "graphs": "engines capture graphs; ReaL decodes with its trainer's modules, launch by launch",
+    "graphs": "engines capture graphs; ReaL decodes with its trainer's modules, launch by launch; DAPO of NeMo RL has "
+    "enforce_eager (its recipes dapo-*.yaml)",
+    "dynamic sampling": "DAPO of NeMo RL generates 3 times the prompts that it trains on, once a step "
+    "(batch_multiplier of its recipes dapo-*.yaml); of others the prompts that they train on",
     "generations": "of backends, by system: NeMo RL hands weights over in packed buffers",
     "split": "shares of the parts: as said; else half for generation; standalone models 1:1:2:2:2 (reference, reward, "
     "actor, critic, engines)",
     "lag": "async or one-step off without a number: lag 1; a threshold under 1 is lag 1 with partial rollout",
+    "in flight": "asynchronous NeMo RL hands weights over while responses go on, without their tail at the end of a step "
+    "(in_flight_weight_updates of its recipes *-async-1off.yaml)",
     "old log-probs": "recomputed before the first update, unless the notes take the rollout's",
     "recompute": "activations are recomputed in full; rows are packed unless the notes say they are padded",
     "offload": "what trains leaves the devices while engines work, but in systems that generate in place (ReaL, "
@@ -102,6 +107,10 @@ class Case:
     """Sequences that one engine decodes at once, if the notes say it."""
     packed: bool = True
     """Whether rows of different lengths share a micro-batch without padding."""
+    draws: int = 1
+    """Prompts generated for one that is trained on."""
+    eager: bool = False
+    """Whether engines decode without captured graphs."""
 
     @property
     def generation(self) -> Mapping[str, str]:
@@ -136,6 +145,11 @@ def _normal(z: float) -> float:
     return 0.5 * (1 + erf(z / sqrt(2)))
 
 
+IN_FLIGHT = ("nemo",)
+"""Systems whose asynchronous recipes update weights in flight: NeMo RL's performance/grpo-*-async-1off.yaml."""
+EAGER_DAPO: Mapping[str, int] = {"nemo": 3}
+"""System → prompts that its DAPO draws for one that it trains on, with engines that capture no graphs: NeMo RL's
+examples/configs/recipes/llm/dapo-qwen2.5-7b.yaml and performance/dapo-deepseek-v3-64n8g.yaml."""
 IN_PLACE = ("real", "real-heuristic", "deepspeed-chat", "hybridflow", "nemo-aligner")
 """Systems whose engines generate beside the states of training, which stay on the devices."""
 GENERATIONS: Mapping[str, Mapping[str, str]] = {"nemo": {"sync": "packed"}}
@@ -173,6 +187,7 @@ def fill(record: Record, *, count: int | None = None) -> Case:
         train = _enough_rows(pools, prompts * samples // updates)
     if not record.rollout:
         filled.append("rollout layout")
+    drawn = EAGER_DAPO.get(record.engine, 1) if "dapo" in record.algorithm.lower() and algorithm == "grpo" else 1
     per_node = record.per_node or (4 if gpu.startswith("GB") else 8)
     return Case(
         record=record,
@@ -202,6 +217,8 @@ def fill(record: Record, *, count: int | None = None) -> Case:
         host_optimizer=record.engine == "openrlhf" and train_backend == "deepspeed",
         at_once=noted(record.notes, r"micro rollout (\d+)") if rollout_backend in ("hf", "deepspeed") else None,
         packed=not PADDED.search(record.notes),
+        draws=drawn,
+        eager=drawn > 1,
     )
 
 
@@ -343,11 +360,11 @@ def _lag(record: Record, filled: list[str]) -> tuple[int, bool]:
     if record.lag is not None:
         under = 0 < record.lag < 1
         lag = 1 if under else round(record.lag)
-        return lag, (record.partial or under) and lag > 0
+        return lag, (record.partial or under or record.engine in IN_FLIGHT) and lag > 0
     text = record.placement.lower()
     if "async" in text or "one-step" in text:
         filled.append("lag")
-        return LAG_OF_ASYNC, record.partial
+        return LAG_OF_ASYNC, record.partial or record.engine in IN_FLIGHT
     if split:
         filled.append("lag")
     return 0, False
