@@ -86,8 +86,7 @@ def _layout(graph: Graph, request: PlacementRequest, best: Candidate, pool: Pool
     devices = f"{len(pool.devices)} × {pool.device}"
     traits = TRAITS.get(graph.role(entry.role).backend or "")
     free = traits is not None and bool(traits.searched) and len(pool.devices) > 1
-    smallest = "fastest" if any(each.reason == "slower" for each in passed) else "smallest_that_fits"
-    reason = "asked_for" if asked else smallest if free else "only_option"
+    reason = "asked_for" if asked else _reason_of_layout(best, pool, passed) if free else "only_option"
     text = f"{entry.role} on {devices}: {layout_text(entry.layout)}"
     return Decision(
         id="",
@@ -98,6 +97,12 @@ def _layout(graph: Graph, request: PlacementRequest, best: Candidate, pool: Pool
         rejected=passed,
         override=f"placement.pools.{pool.name}.layouts.{entry.role}",
     )
+
+
+def _reason_of_layout(best: Candidate, pool: Pool, passed: Sequence[Rejected]) -> str:
+    if any(each.pool == pool.name and each.peak_bytes > each.limit_bytes for each in best.laid.memory):
+        return "nearest_to_fitting"
+    return "fastest" if any(each.reason == "slower" for each in passed) else "smallest_that_fits"
 
 
 def _residency(graph: Graph, cluster: Cluster, pool: Pool) -> Iterator[Decision]:

@@ -173,7 +173,11 @@ def infeasible() -> Plan:
             ),
         ),
     )
-    stages = (replace(stage, memory=(first, over, host)),)
+    decisions = tuple(
+        replace(each, reason="nearest_to_fitting") if each.reason == "smallest_that_fits" else each
+        for each in stage.decisions
+    )
+    stages = (replace(stage, memory=(first, over, host), decisions=decisions),)
     return replace(plan, verdict="infeasible", stages=stages, diagnostics=(refusal,))
 
 
