@@ -57,7 +57,7 @@ batches, and more is a slip of the hand whose figures would be taken for a plan.
 Samples = Annotated[int, Field(ge=1, le=65_536)]
 """Of a prompt. BroRL trains on 512 (arXiv 2510.01180); the rest is room for estimates of pass@k."""
 Updates = Annotated[int, Field(ge=1, le=1024)]
-"""Of a pass. Each is an instruction of its own in the plan."""
+"""Of a pass. Each is an instruction of its own in the plan; firings.py bounds updates × epochs."""
 Epochs = Annotated[int, Field(ge=1, le=100)]
 """Of a step's batch. PPO makes 3 to 15 in its paper (arXiv 1707.06347); of many, each is instructions in the plan."""
 Steps = Annotated[int, Field(ge=1, le=10_000_000)]

@@ -18,6 +18,7 @@ from flowrl.spec.check import INHERITED, check_document, missing_step
 from flowrl.spec.declared import UNUSABLE, check_package_keys
 from flowrl.spec.edges import resolve_edges
 from flowrl.spec.files import normal_text, read_text
+from flowrl.spec.firings import check_firings
 from flowrl.spec.flags import FILE as FLAGS
 from flowrl.spec.flags import apply_settings, flags_text, parse_settings
 from flowrl.spec.flow import FlowSpec
@@ -100,7 +101,7 @@ def _built(
     if report or made is None:
         raise FlowError(_without_followers(report))
     paths = dict(origins(root))
-    return FlowSpec(
+    spec = FlowSpec(
         document=made[0],
         stages=made[1],
         origins=paths,
@@ -109,6 +110,10 @@ def _built(
         text=texts,
         asked=presets.asked,
     )
+    many = list(check_firings(spec))
+    if many:
+        raise FlowError(many)
+    return spec
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,4 +203,11 @@ CODES: tuple[Code, ...] = (
         why="each template is compiled for its own",
         help="write the values out, or take a whole mapping or list from one variable",
     ),
+    Code(
+        id="FR0034",
+        headline="too many updates in one step",
+        label="with {updates:,} × {epochs:,} of `{role}` a step has {total:,} updates; up to {limit:,} can be planned",
+        why="every update of every trainer of a stage has instructions of its own in the plan",
+        help="lower `updates` or `epochs`, or train on fewer prompts in a step and run more steps",
+    ),
 )
