@@ -4,7 +4,7 @@
     python benchmarks/accuracy.py --no-fit                 # with the shipped profile only: quick
     python benchmarks/accuracy.py --facts DIR --json       # other records of the same files and shapes; as JSON
     python benchmarks/accuracy.py --only times --refit     # write the fitted constants into the shipped profile
-    python benchmarks/accuracy.py --plot docs/cost         # the residuals as a picture
+    python benchmarks/accuracy.py --docs                   # then write what docs/cost/accuracy.md shows of them
 
 Sections are modules of benchmarks/facts with `rows(facts) -> Section`. Exits 0 whatever holds: tests judge.
 """
@@ -21,12 +21,13 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.facts import microbatch, phases, rank, rules, sync, times, tracker, verdicts  # noqa: E402
-from benchmarks.facts.plot import picture  # noqa: E402
+from benchmarks.facts import microbatch, page, phases, rank, rules, sync, times, tracker, verdicts  # noqa: E402
 from benchmarks.facts.refit import PROFILE_FILE, write_constants  # noqa: E402
 from benchmarks.facts.section import DATA, Facts, Section  # noqa: E402
 from benchmarks.facts.table import WIDTH, step_times, text_of  # noqa: E402
+from flowrl.machine.profile import PROFILE  # noqa: E402
 
+DOCS = ROOT / "docs" / "cost"
 SECTIONS: Mapping[str, Callable[[Facts], Section]] = {
     "times": times.rows,
     "rank": rank.rows,
@@ -51,18 +52,21 @@ def main() -> None:
     parser.add_argument("--no-fit", action="store_true", help="predict with the shipped profile only")
     parser.add_argument("--only", action="append", choices=list(SECTIONS), help="a section; may be given several times")
     parser.add_argument("--refit", action="store_true", help="write the fitted constants into catalogue/profile.toml")
-    parser.add_argument("--plot", type=Path, metavar="DIR", help="draw measured against planned step times")
+    parser.add_argument(
+        "--docs", action="store_true", help="write tables, constants, pictures of docs/cost/accuracy.md"
+    )
     options = parser.parse_args()
-    names = [name for name in SECTIONS if not options.only or name in options.only]
+    if options.docs and (options.only or options.no_fit or options.refit or options.facts != DATA):
+        parser.error("--docs is of the shipped profile and the repository's facts: first --refit, then --docs alone")
+    wanted = page.SECTIONS if options.docs else options.only
+    names = [name for name in SECTIONS if not wanted or name in wanted]
     made = sections(Facts(options.facts), names, fitted=not options.no_fit)
     steps = next((each for each in made if each.name == "step times"), None)
     if options.refit and steps is not None:
         write_constants(PROFILE_FILE, steps)
-    if options.plot and steps is not None:
-        options.plot.mkdir(parents=True, exist_ok=True)
-        key = "predicted" if options.no_fit else "left_out"
-        title = f"Step times, {'as shipped' if options.no_fit else 'each family planned without it in the fit'}"
-        (options.plot / "accuracy.svg").write_text(picture(steps.rows, key, title), encoding="utf-8")
+    if options.docs:
+        page.write_page(DOCS, made, PROFILE)
+        return
     if options.json:
         whole = {
             "sections": {each.name: {"rows": each.rows, "excluded": each.excluded} for each in made},

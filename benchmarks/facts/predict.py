@@ -63,12 +63,14 @@ class Predicted:
 def plan(case: Case) -> Planned:
     """Plan a case with the layouts of its record; where the planner refuses these, with its own.
 
-    Raises UnusableError with the planner's words if it refuses both.
+    Raises UnusableError with the planner's words if it refuses both, or if no flow can be made of the case's figures.
     """
     try:
         return _plan(case, True, "")
     except FlowError as error:
         first = _words(error)
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise UnusableError(f"its figures make no flow: {error}") from None
     if not (case.train or case.rollout):
         raise UnusableError(first)
     try:

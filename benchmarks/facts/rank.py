@@ -150,7 +150,7 @@ def _options(record: Record) -> Iterator[Comparison]:
 
 def _cuts(record: Record) -> Iterator[Comparison]:
     """Generation time by tp, training as said. What trains stays on the devices, as it did there."""
-    best = int(record.measured.get("best_gen_tp") or 0)
+    best = round(record.number("best_gen_tp") or 0)
     if not best:
         raise UnusableError("no best cut of generation")
     case = fill(record)
@@ -161,6 +161,8 @@ def _cuts(record: Record) -> Iterator[Comparison]:
         except UnusableError:
             continue
         times[tp] = predict(planned).phases.get("gen", 0.0)
+    if best not in times:
+        raise UnusableError(f"its best cut of generation, tp {best}, cannot be planned")
     for tp, seconds in times.items():
         if tp != best:
             names = (f"{record.id} generation tp {best}", f"generation tp {tp}")

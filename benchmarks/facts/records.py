@@ -129,14 +129,18 @@ class Record:
         return number(self.measured.get(key))
 
 
+LARGEST = 1e15
+"""What is beyond it, not a number or infinite is no figure of a record."""
+
+
 def number(value: object) -> float | None:
     """A number, or the first one in a text (`"25.84%"` is 25.84); None for anything else."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int | float):
-        return float(value)
+        return float(value) if abs(value) < LARGEST else None
     found = re.search(r"-?\d[\d,]*(?:\.\d+)?", value) if isinstance(value, str) else None
-    return float(found[0].replace(",", "")) if found else None
+    return number(float(found[0].replace(",", ""))) if found else None
 
 
 def _whole(value: object) -> int | None:
@@ -223,9 +227,10 @@ def _counts(raw: Mapping[str, Any], parallel: Mapping[str, Any]) -> tuple[int, .
     """`"64/128"` is two clusters; `"16-64"` and `"16..256"` are the doublings between; nodes times devices of one."""
     said = raw.get("num_gpus")
     if isinstance(said, int | float) and not isinstance(said, bool):
-        return (round(said),)
+        whole = _whole(said)
+        return (whole,) if whole else ()
     if isinstance(said, str):
-        numbers = [int(each) for each in re.findall(r"\d+", said)]
+        numbers = [int(each) for each in re.findall(r"\d{1,7}", said) if int(each)]
         if len(numbers) == 2 and re.search(r"\d\s*(?:\.\.|-|–)\s*\d", said):
             return tuple(_doublings(*numbers))
         return tuple(numbers)

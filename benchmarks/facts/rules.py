@@ -57,7 +57,7 @@ RULES: Mapping[str, str] = {
     "split": "shares of the parts: as said; else half for generation; standalone models 1:1:2:2:2 (reference, reward, "
     "actor, critic, engines)",
     "lag": "async or one-step off without a number: lag 1; a threshold under 1 is lag 1 with partial rollout",
-    "in flight": "asynchronous NeMo RL hands weights over while responses go on, without their tail at the end of a step "
+    "in flight": "asynchronous NeMo RL hands weights over while responses go on, and waits for no tail of a step "
     "(in_flight_weight_updates of its recipes *-async-1off.yaml)",
     "old log-probs": "recomputed before the first update, unless the notes take the rollout's",
     "recompute": "activations are recomputed in full; rows are packed unless the notes say they are padded",
@@ -234,11 +234,11 @@ def _enough_rows(pools: tuple[Pool, ...], rows: int) -> dict[str, int]:
 def measured_step(record: Record, case: Case) -> tuple[float, str] | None:
     """Seconds of a step as measured, and how they come from the record ("" if as said)."""
     said = record.number("step_time_s")
-    if said is not None:
+    if said is not None and said > 0:
         return said, ""
     listed = record.measured.get("step_time_s_list")
-    if isinstance(listed, list) and listed:
-        numbers = [value for each in listed if (value := number(each)) is not None]
+    numbers = [value for each in listed if (value := number(each) or 0.0) > 0] if isinstance(listed, list) else []
+    if numbers:
         return median(numbers), f"median of {len(numbers)} steps"
     for key, times in (
         ("tokens_per_s", 1),
@@ -247,12 +247,12 @@ def measured_step(record: Record, case: Case) -> tuple[float, str] | None:
         ("effective_tokens_per_s_per_gpu", case.count),
     ):
         rate = record.number(key)
-        if rate and key.startswith("effective"):
+        if rate and rate > 0 and key.startswith("effective"):
             return case.tokens / case.updates / (rate * times), f"tokens of an update / {key}"
-        if rate:
+        if rate and rate > 0:
             return case.tokens / (rate * times), f"tokens of a step / {key}"
     rate = record.number("samples_per_s")
-    if rate:
+    if rate and rate > 0:
         return case.prompts * case.samples / rate, "samples of a step / samples_per_s"
     return None
 

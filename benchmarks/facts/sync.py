@@ -83,7 +83,7 @@ def rows(facts: Facts, profile: Profile = PROFILE) -> Section:
             found.append(_row(record, measured, profile))
         except FlowError as error:
             excluded.append({"id": record.id, "reason": error.diagnostics[0].headline})
-        except (UnusableError, ValueError, KeyError) as error:
+        except (UnusableError, ArithmeticError, TypeError, ValueError, KeyError) as error:
             excluded.append({"id": record.id, "reason": str(error)})
     return Section("weight sync", found, excluded, _summary(found, len(excluded)), _text(found))
 

@@ -50,9 +50,12 @@ def entries(facts: Facts, wanted: Callable[[Record], bool] | None = None) -> tup
     sections that ask."""
     found: list[Entry] = []
     excluded: list[dict[str, str]] = []
-    for raw in facts.perf:
+    for index, raw in enumerate(facts.perf):
         record = read(raw)
         if record.kind != "e2e_step" or (wanted is not None and not wanted(record)):
+            continue
+        if raw in facts.perf[:index]:
+            excluded.append({"id": record.id, "reason": "the same record stands before it"})
             continue
         try:
             found.append(_entry(record))
