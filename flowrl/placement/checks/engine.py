@@ -25,7 +25,7 @@ RING_ATTENTION = ("megatron",)
 def engine_faults(
     graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]
 ) -> Iterator[Diagnostic]:
-    """FR0431, FR0433, FR0438, FR0439, FR0460 and FR0844 of every role with a model, FR0533 of every layout."""
+    """FR0431, FR0433, FR0438, FR0439, FR0460 to FR0462, FR0844 of every role with a model, FR0533 of every layout."""
     work = Workload(graph, shapes, request)
     for model in graph.models:
         yield from _dtype(graph, model, cluster, request)
@@ -61,11 +61,26 @@ def _arguments(work: Workload, role: Role) -> Iterator[Diagnostic]:
     if given is not None and given < longest:
         place = role.spans.get("engine.max_model_tokens", role.span)
         yield diagnose("FR0460", place, role=role.name, given=given, tokens=longest)
+    yield from _limits(work, role)
     if role.backend != "vllm" or budget is None:
         return
     if extra.get("enable_chunked_prefill") is False and budget < longest:
         facts: dict[str, Any] = {"budget": budget, "tokens": longest}
         yield diagnose("FR0433", role.spans.get("engine.max_batch_tokens", span), role=role.name, **facts)
+
+
+def _limits(work: Workload, role: Role) -> Iterator[Diagnostic]:
+    """Limits that vLLM refuses when it starts: ModelConfig's check of max_model_len against the model's positions, and
+    SchedulerConfig's of max_num_batched_tokens against max_num_seqs."""
+    shape, engine, traits = work.shapes[role.model or ""], role.engine, TRAITS[role.backend or ""]
+    given, budget = engine.max_model_tokens, engine.max_batch_tokens
+    bound = traits.bound_to_positions and shape.own_positions
+    if bound and given is not None and given > shape.max_positions:
+        place = role.spans.get("engine.max_model_tokens", role.span)
+        yield diagnose("FR0462", place, role=role.name, given=given, positions=shape.max_positions)
+    if role.backend == "vllm" and budget is not None and budget < (engine.max_sequences or 0):
+        place = role.spans.get("engine.max_batch_tokens", role.span)
+        yield diagnose("FR0461", place, role=role.name, budget=budget, sequences=engine.max_sequences)
 
 
 def _dtype(graph: Graph, model: Model, cluster: Cluster, request: PlacementRequest) -> Iterator[Diagnostic]:
