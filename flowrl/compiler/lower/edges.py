@@ -89,6 +89,12 @@ def check_updates(stage: Stage, sites: Iterable[CallSite]) -> None:
             stage.refuse("FR0311", site.span, role=name.role, other=other)
 
 
+def in_turns(stage: Stage, name: str) -> bool:
+    """Whether a `<->` couples the role with another."""
+    turns = (edge for edge in stage.document.edges if edge.arrow == "<->")
+    return any(end.partition(".")[0] == name for edge in turns for end in (*edge.sources, *edge.targets))
+
+
 def head_of(stage: Stage, role: RoleDocument) -> str | None:
     model = stage.document.models.get(getattr(role, "model", None) or "")
     return None if model is None else model.head

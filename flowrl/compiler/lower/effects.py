@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
-from flowrl.compiler.lower.edges import head_of
+from flowrl.compiler.lower.assumptions import unread_assumptions, warn_assumptions
+from flowrl.compiler.lower.edges import head_of, in_turns
 from flowrl.compiler.lower.params import DENOISER_KEYS
 from flowrl.compiler.lower.stage import Stage
 from flowrl.diag.diagnostic import Diagnostic, diagnose
@@ -53,14 +54,16 @@ def check_effects(stage: Stage, calls: Iterable[str]) -> None:
 
 
 def warn_effects(stage: Stage) -> tuple[Diagnostic, ...]:
-    """FR0241 for every key of the machinery that the user wrote and nothing reads."""
+    """FR0241 for every key of the machinery that the user wrote and nothing reads, FR0245 for an assumption that cannot
+    hold."""
     found = (*_of_roles(stage, _MACHINERY), *_of_run(stage), *_of_schedule(stage), *_of_edges(stage))
-    found = (*found, *_of_assumptions(stage))
-    return tuple(
+    found = (*found, *unread_assumptions(stage))
+    unread = (
         diagnose(MACHINERY, stage.key_span(*path), key=path[-1], why=why)
         for path, why in found
         if _written(stage, path)
     )
+    return (*unread, *warn_assumptions(stage))
 
 
 def idle(spec: FlowSpec) -> frozenset[Path]:
@@ -149,7 +152,7 @@ def _generator(stage: Stage, name: str, role: schema.GeneratorRole) -> Iterator[
     for block in ("generate", *(f"generate@{label}" for label in role.labelled)):
         for key in keys:
             yield (block, key), f"the model of `{name}` {what}"
-        if not _in_turns(stage, name) and not _misdrawn_turns(stage):
+        if not in_turns(stage, name) and not _misdrawn_turns(stage):
             yield (block, "max_turn_tokens"), f"no `<->` couples `{name}` with an environment, so it takes no turns"
 
 
@@ -277,27 +280,7 @@ def _of_edges(stage: Stage) -> Iterator[Idle]:
             yield ("edges", place, "on_timeout"), "without `timeout_seconds` the wait has no end"
 
 
-def _of_assumptions(stage: Stage) -> Iterator[Idle]:
-    """Quantities that an op of this kind does not have."""
-    for op in stage.document.assume:
-        name, _, method = op.partition("@")[0].rpartition(".")
-        role = stage.document.roles.get(name)
-        if role is None:
-            continue
-        takes = {"generate": ("response_tokens",), "step": ("turns",), "select": ("keep",), "score": ("share",)}
-        if isinstance(role, schema.RewardRole) and role.judge is not None:
-            takes |= {"score": ("share", "response_tokens"), "compare": ("response_tokens",)}
-        for key in ("response_tokens", "turns", "keep", "share"):
-            if key not in takes.get(method, ()) and not (key == "turns" and method == "generate"):
-                yield ("assume", op, key), f"`{op}` has none"
-
-
 # -- edges ------------------------------------------------------------------------------------------------------------
-
-
-def _in_turns(stage: Stage, name: str) -> bool:
-    turns = (edge for edge in stage.document.edges if edge.arrow == "<->")
-    return any(end.partition(".")[0] == name for edge in turns for end in (*edge.sources, *edge.targets))
 
 
 def _misdrawn_turns(stage: Stage) -> bool:

@@ -41,6 +41,14 @@ CODES: tuple[Code, ...] = (
         help="name one of: {known}",
     ),
     Code(
+        id="FR0245",
+        headline="assumption that cannot hold",
+        severity="warning",
+        label="{problem}",
+        why="the planner takes the nearest that can be, and its times are not those of the assumption",
+        help="{fix}",
+    ),
+    Code(
         id="FR0260",
         headline="edge into a data set",
         label="`{name}` reads nothing",

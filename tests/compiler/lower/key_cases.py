@@ -13,7 +13,7 @@ MODEL = "models/policy"
 CASES: Mapping[str, tuple[str, str, Any]] = {
     "AssumeDocument.response_tokens": ("rl", "assume/actor_infer.generate/response_tokens", 5),
     "AssumeDocument.turns": ("talk", "assume/world.step/turns", 3),
-    "AssumeDocument.seconds": ("rl", "assume/actor_infer.generate/seconds", 2.0),
+    "AssumeDocument.seconds": ("rl", "assume/reward.score/seconds", 2.0),
     "AssumeDocument.keep": ("rl", "assume/keepers.select/keep", 0.25),
     "AssumeDocument.share": ("judged", "assume/asked.score/share", 0.5),
     "ClipDocument.low": ("rl", f"{UPDATE}/clip_ratio", {**CLIP, "low": 0.1}),
@@ -45,8 +45,8 @@ CASES: Mapping[str, tuple[str, str, Any]] = {
     "DataDocument.max_prompt_tokens": ("rl", "data/val/max_prompt_tokens", 4),
     "DataDocument.on_long": ("rl", "data/val/on_long", "drop"),
     "DataDocument.order": ("rl", "data/val/order", "sequential"),
-    "DistributionDocument.mean": ("rl", "assume/actor_infer.generate/seconds", {"mean": 2.0}),
-    "DistributionDocument.p99": ("rl", "assume/actor_infer.generate/seconds", {"mean": 2.0, "p99": 3.0}),
+    "DistributionDocument.mean": ("rl", "assume/reward.score/seconds", {"mean": 2.0}),
+    "DistributionDocument.p99": ("rl", "assume/reward.score/seconds", {"mean": 2.0, "p99": 3.0}),
     "LengthDocument.mean": ("rl", "assume/actor_infer.generate/response_tokens/mean", 5),
     "LengthDocument.p99": ("rl", "assume/actor_infer.generate/response_tokens/p99", 8),
     "LengthDocument.samples": (

@@ -53,7 +53,6 @@ placement:
     rollout: {{gpus: 2, roles: [actor_infer], layouts: {{actor_infer: {{tp: 1}}}}}}
 assume:
   actor_infer.generate: {{response_tokens: {{mean: 4, p99: 6}}}}
-  keepers.select: {{keep: 0.5}}
 run: {{steps: 10, checkpoint_every_steps: 5}}
 """
 

@@ -161,3 +161,43 @@ GATES: tuple[dict[str, Any], ...] = (
     {**METRIC, "at_least": 0.5, "otherwise": "continue"},
 )
 """Two differ in each key of a gate."""
+
+
+UNREAD = {
+    "actor_infer.generate": ("rl", ("turns", "seconds", "keep", "share")),
+    "actor_infer.generate@val": ("rl", ("turns", "seconds", "keep", "share")),
+    "actor_train.update": ("rl", ("response_tokens", "turns", "seconds", "keep", "share")),
+    "reward.score": ("rl", ("response_tokens", "turns", "keep", "share")),
+    "scored.score": ("rl", ("response_tokens", "turns", "seconds", "keep", "share")),
+    "keepers.select": ("rl", ("response_tokens", "turns", "share")),
+    "world.step": ("talk", ("response_tokens", "keep", "share")),
+    "asked.score": ("judged", ("turns", "seconds", "keep")),
+    "boxed.score": ("judged", ("response_tokens", "turns", "keep")),
+}
+"""Of an op the quantities that no formula of placement/cost or placement/time asks `Assumption` for."""
+
+
+@pytest.mark.parametrize("op", sorted(UNREAD))
+def test_assumptions_that_nothing_reads_are_told(op: str) -> None:
+    base, unread = UNREAD[op]
+    values = {"response_tokens": 4, "turns": 2, "seconds": 0.5, "keep": 0.5, "share": 0.5}
+    for key, value in values.items():
+        codes = lowered(changed(BASES[base], "assume", {op: {key: value}}))[1]
+        assert codes == (("FR0241",) if key in unread else ()), key
+
+
+@pytest.mark.parametrize(
+    ("base", "op", "said", "told"),
+    [
+        ("rl", "actor_infer.generate", {"response_tokens": 8}, 0),
+        ("rl", "actor_infer.generate", {"response_tokens": 9}, 1),
+        ("rl", "actor_infer.generate", {"response_tokens": {"mean": 6, "p99": 5}}, 1),
+        ("rl", "actor_infer.generate", {"response_tokens": {"mean": 9, "p99": 5}}, 2),
+        ("rl", "reward.score", {"seconds": {"mean": 2.0, "p99": 2.0}}, 0),
+        ("rl", "reward.score", {"seconds": {"mean": 2.0, "p99": 1.0}}, 1),
+        ("talk", "world.step", {"turns": 4}, 0),
+        ("talk", "world.step", {"turns": 4.5}, 1),
+    ],
+)
+def test_assumptions_that_cannot_hold_are_told(base: str, op: str, said: Mapping[str, Any], told: int) -> None:
+    assert lowered(changed(BASES[base], "assume", {op: said}))[1] == ("FR0245",) * told
