@@ -4,6 +4,7 @@ profile, golden step times within a tolerance, and readers that no odd record br
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
@@ -180,6 +181,33 @@ def test_fitted_constants_are_written_in_place() -> None:
     )
     with pytest.raises(KeyError):
         with_values(text, {"device.gpu.nothing": 1.0}, "fitted")
+
+
+def test_the_page_shows_the_constants_that_are_shipped() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cost" / "accuracy.md").read_text(encoding="utf-8")
+    shown = {
+        name: float(value) for name, value in re.findall(r"^\| `([\w.@-]+)` \| ([\d.e+-]+) \|", page, re.MULTILINE)
+    }
+    assert shown == {path: float(f"{value_of(PROFILE, path):.4g}") for path in PROFILE.free}
+
+
+@pytest.mark.parametrize(
+    ("id", "draws", "partial"),
+    [
+        ("nemo-v0.5-h100-dsv3-dapo-512g-on", 3, False),
+        ("nemo-v0.5-h100-dsv3-grpo-512g-1off", 1, True),
+        ("nemo-v0.5-h100-dsv3-grpo-256g-on", 1, False),
+        ("verl-1off-7b-fsdp2-4-12", 1, False),
+    ],
+)
+def test_recipes_of_nemo_draw_for_dapo_and_update_in_flight(id: str, draws: int, partial: bool) -> None:
+    """examples/configs/recipes/llm/performance of NVIDIA-NeMo/RL: batch_multiplier 3 and enforce_eager of dapo-*,
+    in_flight_weight_updates of *-async-1off."""
+    case = fill(read(RECORDS[id]))
+    assert (case.draws, case.partial, case.eager) == (draws, partial, draws > 1)
+    graph = plan(case).graph
+    drawn = graph.step.refill.oversample if graph.step.refill else 1
+    assert (drawn, graph.schedule.partial_rollout) == (draws, partial)
 
 
 def test_a_comparison_that_the_data_answers_both_ways_is_disputed() -> None:
