@@ -100,9 +100,10 @@ def _layout(graph: Graph, request: PlacementRequest, best: Candidate, pool: Pool
 
 
 def _reason_of_layout(best: Candidate, pool: Pool, passed: Sequence[Rejected]) -> str:
-    if any(each.pool == pool.name and each.peak_bytes > each.limit_bytes for each in best.laid.memory):
-        return "nearest_to_fitting"
-    return "fastest" if any(each.reason == "slower" for each in passed) else "smallest_that_fits"
+    if any(each.reason == "slower" for each in passed):
+        return "fastest"
+    over = any(each.pool == pool.name and each.peak_bytes > each.limit_bytes for each in best.laid.memory)
+    return "nearest_to_fitting" if over else "smallest_that_fits"
 
 
 def _residency(graph: Graph, cluster: Cluster, pool: Pool) -> Iterator[Decision]:

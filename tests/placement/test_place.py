@@ -135,6 +135,14 @@ def test_the_smallest_tp_that_holds_the_model() -> None:
     assert [each.reason for each in layout.rejected] == ["does_not_fit", "does_not_fit"]
 
 
+def test_no_layout_is_said_to_fit_in_a_pool_that_is_over_its_limit() -> None:
+    flow = GRPO.replace("policy: {source: Qwen/Qwen2.5-7B}", "policy: {source: Qwen/Qwen2.5-72B}")
+    told = told_text(with_placement(flow, "colocated"), "8xH100-80G")
+    assert "FR0501" in [each.code for each in told.placement.diagnostics]
+    layout = next(each for each in told.placement.decisions if each.what == "layout of actor_infer")
+    assert layout.reason == "nearest_to_fitting"
+
+
 def test_a_larger_tp_where_the_smallest_starves_its_cache() -> None:
     """Qwen2.5-32B leaves one H100 room for a few samples of 128 at a time; brute force over tp says what that costs."""
     flow = GRPO.replace("policy: {source: Qwen/Qwen2.5-7B}", "policy: {source: Qwen/Qwen2.5-32B}")
