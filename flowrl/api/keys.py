@@ -192,7 +192,7 @@ def _type(schema: Json, form: Json) -> str:
         "exclusiveMaximum": "less than",
     }
     told = [f"{words} {form[bound]:g}" for bound, words in bounds.items() if bound in form]
-    return " ".join([{"string": "text"}.get(kind, kind), *told])
+    return " ".join([{"string": "text"}.get(kind, kind), " and ".join(told)]).rstrip()
 
 
 def _kind(form: Json) -> str:

@@ -31,7 +31,7 @@ def test_path_is_found(asked: str, path: str) -> None:
 
 def test_what_is_told_of_a_key() -> None:
     (key,) = api.find_keys(SCHEMA, "step.epochs")
-    assert (key.type, key.unit, key.default) == ("integer at least 1", None, "1")
+    assert (key.type, key.unit, key.default) == ("integer at least 1 and at most 100", None, "1")
     (key,) = api.find_keys(SCHEMA, "checkpoint_every_steps")
     assert key.unit == "steps"
     (key,) = api.find_keys(SCHEMA, "step.refill")

@@ -15,6 +15,7 @@ from flowrl.graph.graph import Graph, Kind, Op
 from flowrl.graph.params import UpdateParams
 from flowrl.graph.signatures import LOSSES
 from flowrl.placement.cost.workload import Workload
+from flowrl.placement.request import Mode
 from flowrl.plan.plan import Layout, Pool
 
 COLLECTIVE = ("fsdp", "megatron")
@@ -99,9 +100,11 @@ def idle_share(count: int, ranks: int) -> float:
 
 
 def warn_rows(graph: Graph, work: Workload, pools: Sequence[Pool]) -> tuple[Diagnostic, ...]:
-    """FR0530 once for each role whose ranks share unevenly, FR0531 for engines that get no sample."""
+    """FR0530 once for each role whose ranks share unevenly, FR0531 for engines that get no sample. A split that
+    placement chose of itself was compared with others by its time, which counts whole rows: nothing to warn of."""
     worst: dict[str, tuple[float, Diagnostic]] = {}
-    for op, layout in _placed(graph, pools):
+    chosen = work.request.mode is Mode.AUTO and sum(bool(pool.devices) for pool in pools) > 1
+    for op, layout in () if chosen else _placed(graph, pools):
         found = _uneven(graph, work, op, layout)
         if found is not None and found[0] > worst.get(op.role, (0.0, None))[0]:
             worst[op.role] = found

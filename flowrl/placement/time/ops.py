@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 
 from flowrl.graph.graph import Kind, Op
 from flowrl.graph.judges import reads_answers
@@ -127,8 +128,10 @@ class OpTime:
         wanted = getattr(op.params, "micro_batch_tokens", 16384)
         batches = max(1, -(-int(tokens) // max(wanted, int(lengths.mean), 1)))
         padding = 1.0 if placed.role.engine.packing or passes is not None else lengths.padding(batches)
-        uneven = lengths.busiest(rows.count / placed.layout.dp, placed.layout.dp) if passes is None else 1.0
-        straggle = 1.0 + placed.profile.fixed.straggle * (uneven - 1.0)
+        each = rows.count / placed.layout.dp
+        uneven = lengths.busiest(each, placed.layout.dp) if passes is None else 1.0
+        # No rank takes a part of a row: of 32 rows, 6 ranks take 6 or 5.
+        straggle = max(1.0 + placed.profile.fixed.straggle * (uneven - 1.0), ceil(each - 1e-9) / each)
         times = "" if passes is None else f" * {passes.origin}"
         how = f"{rows.count:,} rows{times} * {lengths.mean:,.0f} tokens / dp {placed.layout.dp}"
         how += f", {padding - 1:.0%} padding" if padding > 1.0 else ""
