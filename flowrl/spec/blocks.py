@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from flowrl.spec.document import (
     Arguments,
@@ -23,6 +23,7 @@ from flowrl.spec.document import (
     Share,
     Strings,
     Updates,
+    whole,
 )
 
 
@@ -130,7 +131,7 @@ class EngineDocument(Extensible):
     """Whether the role leaves the device while another works. Default: the planner decides."""
     packing: bool = False
     """Rows of different lengths share a sequence without padding. Default false."""
-    zero_stage: Literal[1, 2, 3] | None = None
+    zero_stage: Annotated[Literal[1, 2, 3], BeforeValidator(whole)] | None = None
     """What data parallelism cuts: 1 optimizer states, 2 gradients too, 3 weights too. Default 3; megatron has 1."""
     shard_devices: Positive | None = None
     """Ranks that share one copy of the states; dp holds several copies (hybrid shard). Default: all of dp."""
@@ -163,7 +164,7 @@ class EngineDocument(Extensible):
     """Tokens of the longest sample an engine is started for. Default: the longest that the flow allows."""
     cuda_graphs: bool = True
     """Whether an engine captures its decode steps in graphs, which hold memory. Default true."""
-    sleep_level: Literal[1, 2] = 1
+    sleep_level: Annotated[Literal[1, 2], BeforeValidator(whole)] = 1
     """Of an engine that leaves its device: 1 keeps its weights in host memory, 2 drops them. Default 1."""
     kv_dtype: Literal["auto", "fp8"] = "auto"
     """Numbers in an engine's KV cache; auto is the model's dtype. Default auto."""

@@ -14,6 +14,7 @@ from pydantic import (
     Tag,
     model_serializer,
 )
+from pydantic_core import PydanticCustomError
 
 
 class Document(BaseModel):
@@ -39,6 +40,13 @@ class Extensible(Document):
         made: dict[str, Any] = handler(self)
         own: dict[str, Any] = made.pop(DECLARED, {}) | made.pop("declared", {})
         return made | own
+
+
+def whole(value: Any) -> Any:
+    """Before a literal of numbers: `true` and `1.0` equal 1 in Python, and are no stage or level."""
+    if isinstance(value, bool | float):
+        raise PydanticCustomError("int_type", "no whole number")
+    return value
 
 
 Strings = Annotated[tuple[StrictStr, ...], Field(strict=False)]

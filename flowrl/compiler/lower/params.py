@@ -246,9 +246,12 @@ def optimizer_params(role: TrainerRole) -> OptimizerParams:
 
 
 def engine_params(role: RoleDocument) -> EngineParams:
-    """Keys that a package declares join `extra`, for that is what the backend is given as it stands."""
+    """Keys that a package declares join `extra`, for that is what the backend is given as it stands. A role without a
+    backward pass recomputes nothing, whatever it says (FR0241)."""
     values = {key: value for key, value in role.engine.model_dump().items() if key not in role.engine.declared}
     extra = values.pop("extra") | _of_package(role, "engine", role.engine.declared)
+    if not isinstance(role, TrainerRole):
+        values["recompute"] = None
     return EngineParams(**values, extra=extra)
 
 

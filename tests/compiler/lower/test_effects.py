@@ -201,3 +201,9 @@ def test_assumptions_that_nothing_reads_are_told(op: str) -> None:
 )
 def test_assumptions_that_cannot_hold_are_told(base: str, op: str, said: Mapping[str, Any], told: int) -> None:
     assert lowered(changed(BASES[base], "assume", {op: said}))[1] == ("FR0245",) * told
+
+
+def test_an_engine_carries_no_recomputation_into_the_plan() -> None:
+    path = "roles/actor_infer/engine/recompute"
+    assert lowered(changed(RL, path, "full")) == lowered(changed(RL, path, "none"))
+    assert "FR0241" in lowered(changed(RL, path, "full"))[1]
