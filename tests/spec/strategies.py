@@ -100,6 +100,8 @@ def documents(cls: type[Document]) -> st.SearchStrategy[dict[str, Any]]:
         for name, field in cls.model_fields.items()
         if not field.is_required() and name not in ("labelled", "declared", "kind", "remove")
     }
+    for few in {"updates", "epochs"} & set(optional):  # of five trainers less than FR0034 refuses
+        optional[few] = st.integers(1, 14)
     drawn = st.fixed_dictionaries(required, optional=optional)
     if cls in ROLES:
         kind = get_args(cls.model_fields["kind"].annotation)[0]
