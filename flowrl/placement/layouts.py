@@ -191,6 +191,8 @@ class Layouts:
         short = self._short(settled.roles, pool)
         if short is None or len(pool.roles) < 2:
             return settled
+        if any(self._alone(draft, replace(entry, offloaded=False)) is not None for entry in pool.roles):
+            return settled  # no cut of another makes room for a role that no cut of its own fits
         for entry in pool.roles:
             legal = [] if entry.role in draft.layouts else list(self.legal(draft, self.graph.role(entry.role)))
             for layout in legal[legal.index(entry.layout) + 1 :] if entry.layout in legal else []:

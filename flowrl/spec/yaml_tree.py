@@ -30,6 +30,8 @@ LARGEST_BYTES = 1 << 20
 LARGEST_DEPTH = 64
 MOST_REREAD = 5_000
 """Events of a text that libyaml refuses up to which Python's reader is asked for its words: it is slow."""
+LONGEST_REREAD = 100_000
+"""Characters before the fault, likewise: one long scalar is one event."""
 LARGEST_NODES = 50_000
 """Values after aliases are followed."""
 
@@ -266,11 +268,19 @@ def read_yaml(text: str, file: str, kind: OriginKind = OriginKind.FILE) -> Node 
         except yaml.YAMLError as error:
             refused = error
     try:
+        if refused is not None and _fault_at(refused) > LONGEST_REREAD:
+            raise refused
         return _read(text, file, kind, yaml.SafeLoader, refused)
     except yaml.YAMLError as error:
         from flowrl.spec.yaml_errors import syntax_error
 
         raise FlowError(syntax_error(error, text, file)) from None
+
+
+def _fault_at(error: yaml.YAMLError) -> int:
+    """Characters before the fault that libyaml tells."""
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    return 0 if mark is None else mark.index
 
 
 def _control_character(text: str, at: int, file: str) -> Diagnostic:

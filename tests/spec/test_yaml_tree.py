@@ -178,3 +178,14 @@ def test_places_hold_what_is_read(wanted: object) -> None:
             again = read_yaml(shown, "b.yaml")
             assert isinstance(again, ScalarNode)
             assert again.value == leaf.value
+
+
+def test_a_fault_behind_a_long_scalar_is_told_by_the_quick_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One scalar of 200,000 characters is one event: Python's reader, which takes seconds for it, is not asked."""
+    asked: list[object] = []
+    monkeypatch.setattr(yaml.SafeLoader, "__init__", lambda *arguments: asked.append(arguments))
+    with pytest.raises(FlowError) as error:
+        read_yaml(f"name: {'long ' * 40_000}\nstep: [1, 2\nrun: {{}}\n", "a.yaml")
+    (found,) = error.value.diagnostics
+    assert (found.code, found.labels[0].span.line if found.labels[0].span else None) == ("FR0008", 3)
+    assert asked == []
