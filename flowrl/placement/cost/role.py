@@ -156,10 +156,10 @@ class RoleCosts:
         self._ops: dict[str, list[Op]] = {role.name: [] for role in self.graph.roles}
         for op in self.graph.ops:
             self._ops[op.role].append(op)
-        self._lenders = {
-            role.name: {each.name for each in self.graph.roles if is_shared(self.graph, role, {each.name})}
-            for role in self.graph.roles
-        }
+        # A role that lends weights holds some, and a graph has far more roles that hold none.
+        holders = [role for role in self.graph.roles if role.model is not None]
+        lenders = {r.name: {each.name for each in holders if is_shared(self.graph, r, {each.name})} for r in holders}
+        self._lenders = {role.name: lenders.get(role.name, set()) for role in self.graph.roles}
         self._shares = {role.name: role.shares for role in self.graph.roles}
 
     def lenders(self, role: str) -> set[str]:

@@ -234,9 +234,8 @@ class Workload:
     def _data(self, op: Op) -> tuple[str, DataParams] | None:
         """The nearest data set upstream of an op, else the first one."""
         seen, queue = {op.id}, [op.id]
-        by_id = {each.id: each for each in self.graph.ops}
         while queue:
-            here = by_id.get(queue.pop(0))
+            here = self._ops.get(queue.pop(0))
             if here is not None and isinstance(here.params, DataParams):
                 return here.id, here.params
             fresh = [source for source in self._sources.get(here.id if here else "", []) if source not in seen]

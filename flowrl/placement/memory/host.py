@@ -139,10 +139,9 @@ class _Nodes:
         """Rows of a step at the controller, padded to the longest; images are not counted."""
         if self.work is None:
             return []
-        made = [(self.work.rows(op).count * self.work.lengths(op).most, op) for op in self.work.graph.ops]
-        tokens, op = max(
-            ((count, op) for count, op in made if self.work.writes_text(op)), key=lambda m: m[0], default=(0, None)
-        )
+        writing = [op for op in self.work.graph.ops if self.work.writes_text(op)]
+        made = [(self.work.rows(op).count * self.work.lengths(op).most, op) for op in writing]
+        tokens, op = max(made, key=lambda m: m[0], default=(0, None))
         if op is None:
             return []
         inputs = {
