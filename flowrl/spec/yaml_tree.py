@@ -31,7 +31,7 @@ LARGEST_DEPTH = 64
 MOST_REREAD = 5_000
 """Events of a text that libyaml refuses up to which Python's reader is asked for its words: it is slow."""
 LONGEST_REREAD = 100_000
-"""Characters before the fault, likewise: one long scalar is one event."""
+"""Characters, likewise: one long scalar is one event, and blank lines are none."""
 LARGEST_NODES = 50_000
 """Values after aliases are followed."""
 
@@ -268,8 +268,8 @@ def read_yaml(text: str, file: str, kind: OriginKind = OriginKind.FILE) -> Node 
         except yaml.YAMLError as error:
             refused = error
     try:
-        if refused is not None and _fault_at(refused) > LONGEST_REREAD:
-            raise refused
+        if refused is not None and len(text) > LONGEST_REREAD:
+            raise _in_words(text[:LONGEST_REREAD], file, kind, refused)
         return _read(text, file, kind, yaml.SafeLoader, refused)
     except yaml.YAMLError as error:
         from flowrl.spec.yaml_errors import syntax_error
@@ -277,8 +277,19 @@ def read_yaml(text: str, file: str, kind: OriginKind = OriginKind.FILE) -> Node 
         raise FlowError(syntax_error(error, text, file)) from None
 
 
+def _in_words(start: str, file: str, kind: OriginKind, refused: yaml.YAMLError) -> yaml.YAMLError:
+    """What Python's reader says of the start of a long text; what libyaml said, if the fault is not in it."""
+    if _fault_at(refused) >= len(start):
+        return refused
+    try:
+        _read(start, file, kind, yaml.SafeLoader, refused)
+    except yaml.YAMLError as error:
+        return refused if _fault_at(error) >= len(start) else error
+    return refused
+
+
 def _fault_at(error: yaml.YAMLError) -> int:
-    """Characters before the fault that libyaml tells."""
+    """Characters before the fault that a loader tells."""
     mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
     return 0 if mark is None else mark.index
 

@@ -189,3 +189,9 @@ def test_a_fault_behind_a_long_scalar_is_told_by_the_quick_reader(monkeypatch: p
     (found,) = error.value.diagnostics
     assert (found.code, found.labels[0].span.line if found.labels[0].span else None) == ("FR0008", 3)
     assert asked == []
+
+
+def test_a_fault_before_many_blank_lines_is_told_by_the_quick_reader() -> None:
+    """What the quick reader refuses at the second line is not looked for in a million lines behind it."""
+    (found,) = diagnostics_of("run: {steps: 1}\nx: {a: 'b' c}\n" + "\n" * 1_000_000)
+    assert (found.code, found.labels[0].span.line if found.labels[0].span else None) == ("FR0008", 2)
