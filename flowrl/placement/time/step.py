@@ -85,7 +85,7 @@ def _chain(graph: Graph, seconds: Mapping[str, float], placed: Mapping[str, Home
     """When the last op ends."""
     busy: dict[str, float] = {}
     ready: dict[str, float] = {}
-    for group, sources in _order(graph):
+    for group, sources in op_order(graph):
         here = [placed[role].site.pool.name for role in (graph.op(id).role for id in group) if role in placed]
         start = max([*(ready[source] for source in sources), *(busy.get(pool, 0.0) for pool in here)], default=0.0)
         end = start + max(seconds[id] for id in group)
@@ -130,7 +130,7 @@ def _sync_seconds(costs: RoleCosts, placed: Mapping[str, Home]) -> float:
 
 
 @once
-def _order(graph: Graph) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
+def op_order(graph: Graph) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]:
     """Ops in data order, the members of an interaction together, each time with the ops whose data they read."""
     members = {id: group for group in interactions(graph) for id in group}
     digraph: nx.DiGraph[tuple[str, ...]] = nx.DiGraph()
