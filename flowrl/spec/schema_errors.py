@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
 
@@ -21,7 +21,7 @@ from flowrl.spec.flow import OriginKind, Path
 from flowrl.spec.roles import DEFAULT_KINDS, KINDS, LABEL_PREFIX, LABELLED
 from flowrl.spec.schema import FlowDocument, StageDocument
 from flowrl.spec.tree import MappingNode, Node, ScalarNode, Unknown, descend, key_span, merged_at
-from flowrl.spec.types import annotation_at, document_at, expected, fields, found, is_document, options
+from flowrl.spec.types import annotation_at, document_at, expected, fields, found, is_document, known_above, options
 
 ALL_KEYS = 8
 """As many keys are listed when none is near."""
@@ -51,6 +51,8 @@ class Context:
     document: type[Document]
     text: Mapping[str, str]
     asked: Mapping[str, Span]
+    above: dict[Path, Mapping[str, str]] = field(default_factory=dict[Path, Mapping[str, str]], compare=False)
+    """What `known_above` says of a mapping: worked out once, however many of its keys are at fault."""
 
     def node(self, path: Path) -> Node:
         """The value at `path`, else its nearest ancestor."""
@@ -92,7 +94,9 @@ def schema_diagnostics(error: ValidationError, context: Context) -> list[Diagnos
         for each in every
         if each["type"] != "extra_forbidden" or _emptied(_path(each, context.tree), context) is None
     ]
-    unknown = [_path(details, context.tree) for details in found if details["type"] == "extra_forbidden"]
+    unknown: dict[Path, list[str]] = {}
+    for path in [_path(details, context.tree) for details in found if details["type"] == "extra_forbidden"]:
+        unknown.setdefault(path[:-1], []).append(str(path[-1]))
     return [
         _diagnostic(details, context)
         for details in found
@@ -108,28 +112,20 @@ def _is_unknown(path: Path, context: Context) -> bool:
 
 def _emptied(path: Path, context: Context) -> str | None:
     """The key above an unknown one that has nothing under it and would take it: its lines are not indented enough."""
-    parent = descend(context.tree, path[:-1])
-    if not isinstance(parent, MappingNode) or str(path[-1]) not in parent.entries:
+    if path[:-1] not in context.above:
+        context.above[path[:-1]] = known_above(context.document, context.tree, path[:-1])
+    key = context.above[path[:-1]].get(str(path[-1]))
+    node = None if key is None else descend(context.tree, (*path[:-1], key))
+    if key is None or not isinstance(node, ScalarNode) or node.value is not None or node.text:
         return None
-    own = document_at(context.document, context.tree, path[:-1])
-    if own is None:
-        return None
-    keys = list(parent.entries)
-    for key in reversed(keys[: keys.index(str(path[-1]))]):
-        if key not in fields(own):
-            continue
-        node = parent.entries[key].node
-        if not isinstance(node, ScalarNode) or node.value is not None or node.text:
-            return None
-        wanted = options(annotation_at(context.document, context.tree, (*path[:-1], key)))
-        takes = any(get_origin(each) is dict or (is_document(each) and path[-1] in fields(each)) for each in wanted)
-        return key if takes else None
-    return None
+    wanted = options(annotation_at(context.document, context.tree, (*path[:-1], key)))
+    takes = any(get_origin(each) is dict or (is_document(each) and path[-1] in fields(each)) for each in wanted)
+    return key if takes else None
 
 
-def _is_misspelt(missing: Path, unknown: list[Path], context: Context) -> bool:
+def _is_misspelt(missing: Path, unknown: Mapping[Path, list[str]], context: Context) -> bool:
     """Whether an unknown key beside it is near the missing one, so that both have one cause."""
-    beside = [str(path[-1]) for path in unknown if path[:-1] == missing[:-1]]
+    beside = unknown.get(missing[:-1], [])
     within = _direct(missing[:-1], context) if missing[-1] in ("update", "generate") else []
     return any(near_names(str(name), beside) for name in (missing[-1], *within))
 

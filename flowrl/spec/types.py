@@ -10,7 +10,7 @@ from flowrl.spec.edges import ALL_ATTRIBUTES
 from flowrl.spec.flow import Path
 from flowrl.spec.roles import DEFAULT_KINDS, LABEL_PREFIX, GenerateOverrides, GeneratorRole
 from flowrl.spec.sections import EdgeDocument
-from flowrl.spec.tree import MappingNode, Node, ScalarNode, SequenceNode, child
+from flowrl.spec.tree import MappingNode, Node, ScalarNode, SequenceNode, child, descend
 
 _WORDS: dict[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
@@ -33,6 +33,20 @@ def fields(document: type[Document]) -> list[str]:
     if document is EdgeDocument:
         return ["edge", *ALL_ATTRIBUTES]
     return [name for name in document.model_fields if name not in ("labelled", "declared")]
+
+
+def known_above(root: type[Document], tree: Node, parent: Path) -> dict[str, str]:
+    """For each key of the mapping at `parent` the nearest key above it that the schema knows, where there is one; empty
+    where the flow gives the names. Work: one look at each key."""
+    node, own = descend(tree, parent), document_at(root, tree, parent)
+    known = frozenset(fields(own)) if own is not None else frozenset[str]()
+    above: dict[str, str] = {}
+    nearest: str | None = None
+    for key in node.entries if isinstance(node, MappingNode) and known else ():
+        if nearest is not None:
+            above[key] = nearest
+        nearest = key if key in known else nearest
+    return above
 
 
 def annotation_at(root: type[Document], tree: Node, path: Path) -> Any:

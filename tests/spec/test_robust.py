@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,3 +84,30 @@ def test_other_values(text: str) -> None:
 @given(st.sampled_from([GRPO, STAGES]), st.lists(st.tuples(st.sampled_from(FLAGS), st.sampled_from(ODD)), max_size=3))
 def test_flags(text: str, flags: list[tuple[str, str]]) -> None:
     survives(text, tuple(f"{path}={value}" for path, value in flags))
+
+
+def calls_of_a_load(unknown: int) -> int:
+    """Calls of Python functions while a flow is refused for a cluster with so many keys that there are not, below one
+    that there is."""
+    keys = "".join(f"  d{n}: {{source: x.jsonl}}\n" for n in range(unknown))
+    text = f"{GRPO}cluster:\n  gpus_per_node: 8\n{keys}"
+    made = 0
+
+    def count(_: object, event: str, __: object) -> None:
+        nonlocal made
+        made += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        with pytest.raises(FlowError) as caught:
+            loads(text)
+    finally:
+        sys.setprofile(before)
+    assert sum(each.code == "FR0103" for each in caught.value.diagnostics) == unknown
+    return made
+
+
+def test_the_work_of_telling_many_faults_grows_with_their_number_not_with_its_square() -> None:
+    few, many, most = (calls_of_a_load(count) for count in (100, 300, 700))
+    assert most - many <= 2.1 * (many - few), "twice as many more faults, twice the work"
