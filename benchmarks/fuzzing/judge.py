@@ -55,7 +55,7 @@ class Verdict:
     seconds: float = 0.0
     """Processor time of the slowest verb."""
     megabytes: float = 0.0
-    """Peak of the process while it worked on the mutant."""
+    """Peak of the process while it worked on the mutant, without the mutant itself, which may be half a gigabyte."""
     failures: list[Failure] = field(default_factory=list[Failure])
 
 
@@ -87,7 +87,10 @@ def judge(mutant: Mutant, workspace: Path, plans: bool) -> Verdict:
     if verdict.accepted and plans and not verdict.failures:
         verdict.planned = True
         _plan(mutant, path, verdict)
-    verdict.megabytes = _peak()  # before the places are looked at: splitting 10 MB into lines is this file's own work
+    held = (len(mutant.data) + sum(len(data) for _, data in mutant.files)) / 2**20
+    verdict.megabytes = (
+        _peak() - held
+    )  # before the places are looked at: splitting 10 MB into lines is this file's own work
     lines = {str(path): _lines(mutant.data.decode("utf-8-sig", "replace")), "--set": _lines(flags_text(mutant.sets))}
     for diagnostic in found:
         verdict.failures.extend(_faults(diagnostic, mutant, path, lines))

@@ -75,6 +75,16 @@ def test_the_judge_finds_too_much_memory(tmp_path: Path, monkeypatch: pytest.Mon
     assert [failure.signature for failure in verdict.failures] == ["memory: check"]
 
 
+def test_the_judge_weighs_the_work_and_not_the_mutant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def peak(megabytes: int) -> float:
+        return judge(Mutant("seed", ".", (), b" " * (megabytes << 20)), tmp_path, plans=False).megabytes
+
+    assert peak(64) - peak(0) < 16
+    small = peak(0)
+    monkeypatch.setattr(api, "check", lambda path, *_: api.Checked((), (diagnose("FR0309"),) * bool(path.read_bytes())))
+    assert peak(64) - small > 48, "what reads it all is found"
+
+
 def test_shrinking_keeps_the_lines_that_fail() -> None:
     lines = [f"line {n}".encode() for n in range(40)]
     wanted = {b"line 7", b"line 31"}
