@@ -26,6 +26,8 @@ INTERRUPTED = 130
 PLAIN_WIDTH = 100
 """Columns where no terminal says how many it has."""
 YAML = (".yaml", ".yml")
+MOST_FRAMED = 10 * 2**20
+"""Characters of a file that frames are cut from; nothing longer is read, so no place lies behind them."""
 PRESET = "preset:"
 """How spans name a preset's file."""
 WIDEST = 120
@@ -59,7 +61,8 @@ class Voice:
             name = file.removeprefix(PRESET)
             return preset_text(name) if name in preset_names() else None
         try:
-            return Path(file).read_text(encoding="utf-8-sig")
+            with Path(file).open(encoding="utf-8-sig") as text:
+                return text.read(MOST_FRAMED)
         except (OSError, UnicodeDecodeError):
             return None
 

@@ -7,6 +7,7 @@ same bytes. Strict: another version, another shape or a key that this version do
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import cast
 
@@ -60,11 +61,20 @@ def loads(data: bytes, file: str = "plan.json") -> Plan:
 def read(path: Path) -> Plan:
     """The plan in a file. FlowError FR0706 if there is no such file; otherwise as `loads`."""
     try:
-        data = path.read_bytes()
+        data = bounded_bytes(path)
     except OSError as failure:
         reason = (failure.strerror or str(failure)).lower()
         raise FlowError(diagnose("FR0706", helps=_near_files(path), file=path, reason=reason)) from None
     return loads(data, str(path))
+
+
+def bounded_bytes(path: Path) -> bytes:
+    """The bytes of a plan's file, its size looked at first. Raises OSError, and FlowError FR0705 for one too large."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > LARGEST_BYTES:
+            raise FlowError(diagnose("FR0705", _top(str(path)), size=size, limit=LARGEST_BYTES))
+        return file.read(LARGEST_BYTES + 1)  # a pipe or a device has no size
 
 
 def _near_files(path: Path) -> list[Help]:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import structs
 
 from flowrl.diag.diagnostic import FlowError, diagnose
-from flowrl.plan.io import loads
+from flowrl.plan.io import bounded_bytes, loads
 from flowrl.plan.plan import Plan
 from flowrl.runtime.faults import cannot_write
 
@@ -102,7 +102,7 @@ def load_run(run_folder: Path) -> tuple[Plan, RunFile]:
     file = read_run_file(run_folder)
     path = run_folder / PLAN
     try:
-        plan = loads(path.read_bytes(), str(path))
+        plan = loads(bounded_bytes(path), str(path))
     except OSError as error:
         reason = f"{PLAN}: {error.strerror}"
         raise FlowError(diagnose("FR0907", folder=run_folder, reason=reason)) from error

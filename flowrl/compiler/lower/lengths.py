@@ -6,6 +6,7 @@ Takes a stage and what its `assume:` says; reads the file and gives numbers. Kno
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +15,8 @@ from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.spec.schema import LengthDocument
 
 FIELD = "response_tokens"
+LONGEST_LINE = 1 << 24
+"""Characters; far more than a prompt and its response have. A device such as /dev/zero has one line without end."""
 
 
 def measured(stage: Stage, id: str, said: LengthDocument) -> tuple[float, ...]:
@@ -25,15 +28,26 @@ def measured(stage: Stage, id: str, said: LengthDocument) -> tuple[float, ...]:
             raise FlowError(diagnose("FR0526", stage.span(*path), problem="neither `mean` nor `samples` is given"))
         return ()
     try:
-        text = (Path(stage.spec.folder) / said.samples).read_text(encoding="utf-8")
+        found = tuple(lengths_in(Path(stage.spec.folder) / said.samples))
     except (OSError, ValueError) as error:
-        why = (getattr(error, "strerror", None) or "it is not UTF-8 text").lower()
+        plain = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else str(error)
+        why = (getattr(error, "strerror", None) or plain).lower()
         raise FlowError(diagnose("FR0526", stage.span(*path, "samples"), problem=f"`{said.samples}`: {why}")) from None
-    found = tuple(length for line in text.splitlines() if (length := _length(line)) is not None)
     if not found:
         problem = f"`{said.samples}` has no line with a number or with `{FIELD}`"
         raise FlowError(diagnose("FR0526", stage.span(*path, "samples"), problem=problem))
     return found
+
+
+def lengths_in(path: Path) -> Iterator[float]:
+    """Read line by line, since rows of a run hold whole texts. Raises OSError and ValueError."""
+    with path.open(encoding="utf-8") as file:
+        while line := file.readline(LONGEST_LINE):
+            if len(line) == LONGEST_LINE:
+                raise ValueError(f"a line has {LONGEST_LINE:,} characters or more")
+            length = _length(line)
+            if length is not None:
+                yield length
 
 
 def _length(line: str) -> float | None:
