@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from flowrl.diag.diagnostic import InternalError
-from flowrl.graph.graph import EdgeKind, Graph, Kind, Model, Role
+from flowrl.graph.graph import EdgeKind, Graph, Kind, Model, Op, Role
 from flowrl.graph.interactions import interactions
 from flowrl.machine.adapter import adapter_parameters
 from flowrl.machine.cluster import Cluster, Device, NodeGroup
@@ -19,6 +19,8 @@ from flowrl.placement.request import PlacementRequest
 from flowrl.plan.plan import Decision, Layout, Pool
 
 HOST = "host"
+MICRO_BATCH_TOKENS = 16384
+"""Of an op that has no such key."""
 
 
 def needs_devices(role: Role) -> bool:
@@ -58,6 +60,8 @@ class Placed:
     """Parameters of its LoRA adapter; 0: all weights are its own."""
     adapter_origin: str = "default"
     profile: Profile = PROFILE
+    micro_batch_tokens: int | None = None
+    """That placement chose; None: as its ops say."""
     shared: bool = False
     """Whether its weights are those of a trainer that is resident in the same pool: its frozen base, or all of them in
     DeepSpeed's hybrid engine."""
@@ -84,6 +88,12 @@ class Placed:
     @property
     def backend(self) -> str:
         return self.role.backend or ""
+
+
+def micro_batch_tokens(placed: Placed, op: Op) -> int:
+    """Tokens that a device works on at a time in `op`: as placement chose, else as the op says."""
+    chosen = placed.micro_batch_tokens
+    return getattr(op.params, "micro_batch_tokens", MICRO_BATCH_TOKENS) if chosen is None else chosen
 
 
 def placed_roles(
@@ -118,6 +128,7 @@ def placed_roles(
                 adapter=_adapter(role, model, shapes),
                 adapter_origin=request.origin("models", model.name, "lora", "rank") if model is not None else "default",
                 profile=request.profile,
+                micro_batch_tokens=entry.micro_batch_tokens,
                 shared=is_shared(graph, role, resident),
             )
         )

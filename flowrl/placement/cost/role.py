@@ -196,7 +196,7 @@ class RoleCosts:
         joined = shares is not None and any(each.role == shares for each in beside)
         layout = entry.layout
         cut = (layout.dp, layout.tp, layout.pp, layout.cp, layout.ep)
-        key = (entry.role, cut, entry.offloaded, entry.recompute, shared, joined, site.key)
+        key = (entry.role, cut, entry.offloaded, entry.recompute, entry.micro_batch_tokens, shared, joined, site.key)
         found = self._costs.get(key)
         if found is None:
             found = self._costs[key] = self._made(key, entry, site, beside)
@@ -310,7 +310,7 @@ class RoleCosts:
 
     def _seconds(self, entry: RolePlacement, site: Site, placed: Placed, times: OpTime) -> Seconds:
         """The same whether it leaves its devices or not."""
-        key = (entry.role, entry.layout, entry.recompute, site.key)
+        key = (entry.role, entry.layout, entry.recompute, entry.micro_batch_tokens, site.key)
         found = self._times_of.get(key)
         if found is None:
             found = self._times_of[key] = Seconds(times, placed)

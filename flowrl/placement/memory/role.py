@@ -11,10 +11,10 @@ from math import ceil
 
 from flowrl.graph.graph import Kind, Op
 from flowrl.graph.judges import reads_answers
-from flowrl.graph.params import ForwardParams, ScoreParams, UpdateParams
+from flowrl.graph.params import UpdateParams
 from flowrl.placement.cost.denoiser import sampler_lines
 from flowrl.placement.cost.ledger import Given, bytes_of, line
-from flowrl.placement.cost.placed import Placed
+from flowrl.placement.cost.placed import Placed, micro_batch_tokens
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.memory import engine as engine_memory
 from flowrl.placement.memory import host as host_memory
@@ -61,7 +61,8 @@ class RoleMemory:
 
     def at_work(self, op: Op, stage: int) -> Lines:
         recompute = self.placed.recompute if isinstance(op.params, UpdateParams) else ""
-        return self._kept((op.id, stage, recompute), lambda: self._work_lines(op, stage))
+        size = self.placed.micro_batch_tokens
+        return self._kept((op.id, stage, recompute, size), lambda: self._work_lines(op, stage))
 
     def resident(self, stage: int) -> Lines:
         """Between its ops, if it stays."""
@@ -78,9 +79,8 @@ class RoleMemory:
         known = self.placed.profile.memory
         if not self.placed.role.trainable or self.offloaded or not known.growth_share:
             return []
-        return self._kept(
-            ("grown", stage, self.placed.recompute), lambda: [self._grown_line(stage, known.growth_share, known.source)]
-        )
+        key = ("grown", stage, self.placed.recompute, self.placed.micro_batch_tokens)
+        return self._kept(key, lambda: [self._grown_line(stage, known.growth_share, known.source)])
 
     def sent(self) -> Lines:
         """Beside what it holds while its weights are sent."""
@@ -138,14 +138,14 @@ class RoleMemory:
     def _micro_batch(self, op: Op) -> tuple[Given, int]:
         """Tokens of one micro-batch on a device and how many there are: at least one whole sequence, at most all rows.
         cp cuts a sequence over its devices."""
-        wanted, key = 16384, op.method
-        if isinstance(op.params, UpdateParams | ForwardParams | ScoreParams):
-            wanted = op.params.micro_batch_tokens
+        wanted, key = micro_batch_tokens(self.placed, op), op.method
         longest, rows = self.work.lengths(op).most, engine_memory.rows_per_rank(self.placed, self.work.rows(op))
         longest = -(-longest // self.placed.layout.cp)
         origin = self.work.request.origin("roles", self.name, key, "micro_batch_tokens")
         if origin == "default":
             origin = self.work.request.origin("roles", self.name, "micro_batch_tokens")
+        if self.placed.micro_batch_tokens is not None:
+            origin = "decided by placement"
         passes = self.work.passes(op)
         rows = rows if passes is None else ceil(rows * passes.value)
         whole = rows * longest

@@ -11,7 +11,7 @@ from flowrl.graph.params import AskParams, EnvParams, ScoreParams
 from flowrl.machine.cluster import Cluster
 from flowrl.placement.cost.denoiser import pass_seconds
 from flowrl.placement.cost.ledger import Given, bytes_of, line
-from flowrl.placement.cost.placed import Placed, model_inputs, needs_devices
+from flowrl.placement.cost.placed import Placed, micro_batch_tokens, model_inputs, needs_devices
 from flowrl.placement.cost.rates import rate_inputs, shares
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.memory import engine as engine_memory
@@ -125,7 +125,7 @@ class OpTime:
         passes = self.work.passes(op)
         count = 1 if passes is None else float(passes.value)
         tokens = rows.count * count * lengths.mean / placed.layout.dp
-        wanted = getattr(op.params, "micro_batch_tokens", 16384)
+        wanted = micro_batch_tokens(placed, op)
         batches = max(1, -(-int(tokens) // max(wanted, int(lengths.mean), 1)))
         padding = 1.0 if placed.role.engine.packing or passes is not None else lengths.padding(batches)
         each = rows.count / placed.layout.dp
