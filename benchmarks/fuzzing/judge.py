@@ -88,9 +88,8 @@ def judge(mutant: Mutant, workspace: Path, plans: bool) -> Verdict:
         verdict.planned = True
         _plan(mutant, path, verdict)
     held = (len(mutant.data) + sum(len(data) for _, data in mutant.files)) / 2**20
-    verdict.megabytes = (
-        _peak() - held
-    )  # before the places are looked at: splitting 10 MB into lines is this file's own work
+    # Before the places are looked at: splitting 10 MB into lines is this file's own work.
+    verdict.megabytes = _peak() - held
     lines = {str(path): _lines(mutant.data.decode("utf-8-sig", "replace")), "--set": _lines(flags_text(mutant.sets))}
     for diagnostic in found:
         verdict.failures.extend(_faults(diagnostic, mutant, path, lines))
