@@ -40,7 +40,7 @@ class RolePlacement(msgspec.Struct, frozen=True, kw_only=True):
     """Activation checkpointing of a trainer: none, selective or full. The runtime reads it here, not in the graph."""
     micro_batch_tokens: int | None = None
     """Tokens that one device works on at a time, in each of its ops that has micro-batches; None: as its ops say. Set
-    where the flow leaves it open; the runtime reads it here. Changes no loss: its denominators are of whole minibatches."""
+    where the flow leaves it open; the runtime reads it here. No loss depends on it: each is over a whole minibatch."""
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
