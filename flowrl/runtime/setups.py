@@ -15,7 +15,7 @@ from msgspec import structs
 from flowrl.backends.contract import Call, RankSetup
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Graph, Kind, Model, Op, Role
-from flowrl.graph.params import DataParams, GenerateParams
+from flowrl.graph.params import DataParams, ForwardParams, GenerateParams, ScoreParams, UpdateParams
 from flowrl.plan.plan import Layout, Plan, Pool, RolePlacement, StagePlan
 from flowrl.runtime.launchers.contract import Work
 
@@ -117,13 +117,21 @@ def _rank_setup(
         folder=Path(plan.folder),
         max_tokens=longest_sample_tokens(stage.graph),
         steps=stage.run.steps,
-        ops=tuple(op for op in stage.graph.ops if op.role == role.name),
+        ops=tuple(_op_as_placed(op, entry) for op in stage.graph.ops if op.role == role.name),
     )
 
 
 def _as_placed(role: Role, entry: RolePlacement) -> Role:
     """The role with what placement chose for its engine: a rank reads it there and knows no plan."""
     return structs.replace(role, engine=structs.replace(role.engine, recompute=entry.recompute))
+
+
+def _op_as_placed(op: Op, entry: RolePlacement | None) -> Op:
+    """The op with the micro-batch that placement chose for its role, if it has micro-batches: a rank reads it there."""
+    size = None if entry is None else entry.micro_batch_tokens
+    if size is None or not isinstance(op.params, UpdateParams | ForwardParams | ScoreParams):
+        return op
+    return structs.replace(op, params=structs.replace(op.params, micro_batch_tokens=size))
 
 
 def _device(plan: Plan, pool: Pool, rank: int) -> str:
@@ -139,7 +147,9 @@ def call_of(stage: StagePlan, work: Work) -> Call:
     name = work.firing.instruction.op
     if name is None:
         raise InternalError(f"`{work.firing.instruction.id}` runs no op")
-    op = stage.graph.op(name)
+    written = stage.graph.op(name)
+    entry = next((each for pool in stage.pools for each in pool.roles if each.role == written.role), None)
+    op = _op_as_placed(written, entry)
     data = _limits_of_data(stage.graph, op)
     return Call(
         op=op,
