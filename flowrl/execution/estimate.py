@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from flowrl.execution.critical import critical_circle
+from flowrl.execution.critical import critical_arcs
+from flowrl.execution.expand import named, working_seconds
 from flowrl.execution.simulate import simulate
 from flowrl.execution.steady import Steady, is_plain, is_save, steady, with_work
 from flowrl.execution.trace import TraceSpan
@@ -35,6 +36,7 @@ def estimate(
     pool's first.
     """
     found = steady(program, durations)
+    critical, around = _critical(program, durations, found)
     seldom = _seldom_lines(program, durations)
     samples = graph.step.prompts * graph.step.samples_per_prompt
     tokens, origin = _response_tokens(graph, response_tokens)
@@ -46,9 +48,9 @@ def estimate(
         busy=_busy(program, found),
         timeline=_timeline(found),
         durations=dict(durations),
-        critical=_critical(program, durations, found),
+        critical=critical,
         lines=(
-            _step_line(found),
+            _step_line(found, around),
             *_rate_lines(samples, tokens, origin, found.step_seconds),
             *seldom,
             *([] if steps is None else [_run_line(steps, found.step_seconds, seldom)]),
@@ -95,29 +97,31 @@ def _timeline(found: Steady) -> tuple[TimelineSpan, ...]:
     )
 
 
-def _critical(program: Program, durations: Mapping[str, float], found: Steady) -> tuple[str, ...]:
-    """The critical circle of the plain step, from the instruction that starts first in the timeline."""
+def _critical(program: Program, durations: Mapping[str, float], found: Steady) -> tuple[tuple[str, ...], int]:
+    """The critical circle of the plain step, from the instruction that starts first in the timeline, and its tokens:
+    the steps that it takes to come round. None, and 0, where slots bound the step."""
     if found.step_seconds <= 0:
-        return ()
-    working = {i.id: durations[i.id] if is_plain(i) else 0.0 for i in program.instructions}
-    circle = critical_circle(program, working, found.step_seconds)
+        return (), 0
+    working = {i.id: working_seconds(i, durations) for i in program.instructions}
+    arcs = critical_arcs(program, working, found.step_seconds)
+    circle = named(tuple(arc.source for arc in arcs), program)
     started = [span.instruction for span in found.spans if span.start_seconds >= 0 and span.instruction in circle]
     first = circle.index(started[0]) if started else 0
-    return circle[first:] + circle[:first]
+    return circle[first:] + circle[:first], sum(arc.tokens for arc in arcs)
 
 
-def _step_line(found: Steady) -> LedgerLine:
+def _step_line(found: Steady, around: int) -> LedgerLine:
+    """The maximum cycle ratio; where no circle bounds the step, what the simulation repeats with."""
+    steps = around or found.period_steps
+    by = "until the critical circle comes round" if around else "until the simulated steady state repeats"
     return LedgerLine(
         what="step",
         role=None,
         value=found.step_seconds,
         unit="s",
         formula="seconds/steps",
-        inputs={"steps": found.period_steps, "seconds": found.step_seconds * found.period_steps},
-        origins={
-            "steps": "after which the simulated steady state repeats",
-            "seconds": "time by which the simulated steady state repeats",
-        },
+        inputs={"steps": steps, "seconds": found.step_seconds * steps},
+        origins={"steps": f"steps {by}", "seconds": f"time {by}"},
     )
 
 

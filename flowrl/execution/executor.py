@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from flowrl.diag.diagnostic import InternalError
 from flowrl.execution.contract import Firing
-from flowrl.program.program import Instruction, InstructionKind, Program, Stream
+from flowrl.program.program import Instruction, Program, Stream, is_idle
 
 
 @dataclass(slots=True)
@@ -112,13 +112,7 @@ class Executor:
 
     def is_idle(self, instruction: Instruction, step: int) -> bool:
         """Whether the instruction's firing in `step` only passes its tokens on."""
-        if step <= instruction.start_step:
-            return True
-        if step > self.steps:
-            return not instruction.epilogue
-        if instruction.kind is InstructionKind.SAVE:
-            return step % instruction.every_steps != 0 and step != self.steps
-        return (step - 1) % instruction.every_steps != 0
+        return is_idle(instruction, step, self.steps)
 
     def ready(self) -> tuple[Firing, ...]:
         """Firings that may start now, all of them together: by stream, the earliest step first."""

@@ -2,8 +2,10 @@
 
 The timed execution is a max-plus linear system, so with constant durations it becomes periodic: after a transient,
 every instruction comes again c steps later exactly c · λ seconds later, λ being the maximum cycle ratio of the event
-graph (Baccelli, Cohen, Olsder & Quadrat 1992, "Synchronization and Linearity", theorem 3.28). This file simulates until
-it sees that.
+graph (Baccelli, Cohen, Olsder & Quadrat 1992, "Synchronization and Linearity", theorem 3.28). So λ is that ratio, and
+the simulation shows what the period looks like: it runs until it repeats, or where that takes long, a late step of it
+stands for all. Where a pool has fewer slots than lanes there is no such graph, and λ is what the simulation repeats
+with.
 """
 
 from __future__ import annotations
@@ -13,12 +15,16 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from flowrl.execution.expand import expanded, ratio_of
 from flowrl.execution.simulate import simulate
 from flowrl.execution.trace import TraceSpan
 from flowrl.program.program import Instruction, InstructionKind, Program
 
 _FIRST_STEPS = 8
 _MOST_STEPS = 256
+"""Where no ratio says how long a step is."""
+_SHOWN_STEPS = 32
+"""Where one does: a transient that takes longer is cut short."""
 _NEVER = 1 << 60
 _TOLERANCE = 1e-9
 
@@ -39,16 +45,19 @@ class Steady:
 def steady(program: Program, durations: Mapping[str, float]) -> Steady:
     """The steady state of the plain step: without validation, checkpoints and warm-ups.
 
-    Where no exact period shows within 256 steps, the mean of the second half stands for it.
+    Where slots bind and no exact period shows within 256 steps, the mean of the second half stands for it.
     """
     plain = plain_steps(program)
+    crowded = expanded(program, durations).crowded
+    ratio = None if crowded else ratio_of(program, durations)[0]
+    most = _MOST_STEPS if crowded else _SHOWN_STEPS
     steps = _FIRST_STEPS
     while True:
         spans = simulate(plain, durations, steps).spans
         starts = _starts(spans)
         if not starts:
             return Steady(step_seconds=0.0, period_steps=1, spans=())
-        found = _exact(starts, spans, steps) or (_mean(starts, spans, steps) if steps >= _MOST_STEPS else None)
+        found = _exact(starts, spans, steps, ratio) or (_last(starts, spans, steps, ratio) if steps >= most else None)
         if found is not None:
             return found
         steps *= 2
@@ -87,17 +96,21 @@ def _starts(spans: tuple[TraceSpan, ...]) -> dict[str, list[float]]:
     return starts
 
 
-def _exact(starts: dict[str, list[float]], spans: tuple[TraceSpan, ...], steps: int) -> Steady | None:
-    """The period that the last quarter of the steps shows, if it shows one."""
+def _exact(
+    starts: dict[str, list[float]], spans: tuple[TraceSpan, ...], steps: int, ratio: float | None
+) -> Steady | None:
+    """The period that the last quarter of the steps shows, if it shows one; that of `ratio`, if it is known."""
     depth = steps // 4
     for period in range(1, steps - depth):
         shift = _shift(starts, steps, depth, period)
         if shift is None:
             continue
+        if ratio is not None and abs(shift - ratio * period) > _TOLERANCE * steps * max(shift, ratio):
+            return None  # a part of the program that is still ahead of the rest
         begin = _anchor(starts, spans, shift)
         if begin is None or begin < steps - depth - period:
             return None
-        return _window(starts, spans, begin, shift / period, period)
+        return _window(starts, spans, begin, shift / period if ratio is None else ratio, period)
     return None
 
 
@@ -108,9 +121,10 @@ def _shift(starts: dict[str, list[float]], steps: int, depth: int, period: int) 
     return shifts[0] if max(shifts) - min(shifts) <= _TOLERANCE * scale else None
 
 
-def _mean(starts: dict[str, list[float]], spans: tuple[TraceSpan, ...], steps: int) -> Steady:
+def _last(starts: dict[str, list[float]], spans: tuple[TraceSpan, ...], steps: int, ratio: float | None) -> Steady:
+    """One of the last steps, which is not exactly repeated; without a ratio, as long as the mean of the second half."""
     half = steps // 2
-    seconds = max(own[-1] - own[-1 - half] for own in starts.values()) / half
+    seconds = max(own[-1] - own[-1 - half] for own in starts.values()) / half if ratio is None else ratio
     begin = _anchor(starts, spans, seconds)
     return _window(starts, spans, half if begin is None else begin, seconds, 1)
 

@@ -1,0 +1,118 @@
+"""The largest ratio of seconds to tokens over the circles of an event graph, on numbered nodes.
+
+Takes arcs; gives the ratio and one circle that has it. Knows no instructions: execution/cycle_ratio.py names them, and
+placement/time compares plans by it.
+
+An arc says that its target starts at the earliest some seconds after its source did, some tokens (steps) before. In the
+steady state a step is as long as the largest ratio (Baccelli, Cohen, Olsder & Quadrat 1992, "Synchronization and
+Linearity", theorem 3.28). It is found by Newton's method on λ (Dinkelbach 1967; Lawler 1976 with an exact finish): as
+long as some circle is longer than λ times its tokens, λ becomes the ratio of that circle. So what is given is always
+the ratio of a circle, and no circle has a larger one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+NumberedArc = tuple[int, int, float, int]
+"""Source, target, seconds, tokens."""
+Circle = tuple[int, ...]
+"""Places of its arcs in the sequence that was given, in order."""
+_SLACK = 1e-12
+"""Of the longest path: rounding, which no path is longer by."""
+
+
+def largest_ratio(count: int, arcs: Sequence[NumberedArc]) -> tuple[float, Circle]:
+    """The largest ratio over the circles of a graph of `count` nodes, in seconds, and a circle that has it; 0 and none
+    if no circle takes time. Seconds are not negative. Raises ValueError for a circle without tokens: it never starts.
+    """
+    return of_sorted(count, arcs, *in_turn(count, arcs))
+
+
+def in_turn(count: int, arcs: Sequence[NumberedArc]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Places of the arcs without tokens, each after all that end where it starts, and of those with tokens: they stay
+    the same while seconds change. Raises ValueError for a circle without tokens."""
+    leaving: list[list[int]] = [[] for _ in range(count)]
+    open_ends = [0] * count
+    for place, (source, target, _, tokens) in enumerate(arcs):
+        if tokens == 0:
+            leaving[source].append(place)
+            open_ends[target] += 1
+    free = [node for node in range(count) if open_ends[node] == 0]
+    forward: list[int] = []
+    for node in free:
+        forward += leaving[node]
+        for place in leaving[node]:
+            target = arcs[place][1]
+            open_ends[target] -= 1
+            if open_ends[target] == 0:
+                free.append(target)
+    if len(free) < count:
+        raise ValueError("a circle without tokens")
+    return tuple(forward), tuple(place for place, arc in enumerate(arcs) if arc[3])
+
+
+def of_sorted(
+    count: int, arcs: Sequence[NumberedArc], forward: Sequence[int], back: Sequence[int]
+) -> tuple[float, Circle]:
+    """`largest_ratio` of arcs that `in_turn` has put in order."""
+    ahead = [(place, *arcs[place]) for place in forward]
+    behind = [(place, *arcs[place]) for place in back]
+    ratio, best = 0.0, Circle()
+    while True:
+        circle = _longer_circle(count, arcs, ahead, behind, ratio)
+        if not circle:
+            return ratio, best
+        found = sum(arcs[place][2] for place in circle) / sum(arcs[place][3] for place in circle)
+        if found <= ratio:  # longer by rounding alone
+            return ratio, best
+        ratio, best = found, circle
+
+
+_Placed = Sequence[tuple[int, int, int, float, int]]
+
+
+def _longer_circle(count: int, arcs: Sequence[NumberedArc], ahead: _Placed, behind: _Placed, ratio: float) -> Circle:
+    """Of the circles longer than `ratio` a token that longest paths run into, the one of the largest ratio; none if
+    paths end. (Bellman & Ford, with all arcs without tokens in one sweep.)"""
+    start, via = [0.0] * count, [-1] * count
+    slack = -1.0
+    for _ in range(len(behind) + 2):
+        for place, source, target, seconds, _ in ahead:
+            later = start[source] + seconds
+            if later > start[target]:
+                start[target], via[target] = later, place
+        if slack < 0.0:
+            slack = _SLACK * max(start, default=0.0)
+        moved = False
+        for place, source, target, seconds, tokens in behind:
+            later = start[source] + seconds - ratio * tokens
+            if later > start[target] + slack:
+                start[target], via[target], moved = later, place, True
+        if not moved:
+            return ()
+        circle = _best_circle(via, arcs)
+        if circle:
+            return circle
+    return ()
+
+
+def _best_circle(via: Sequence[int], arcs: Sequence[NumberedArc]) -> Circle:
+    """The circle of the largest ratio among those in which each node was last reached by an arc of `via`."""
+    seen = [0] * len(via)
+    best, most = Circle(), -1.0
+    for number, first in enumerate(range(len(via)), 1):
+        node = first
+        while via[node] >= 0 and seen[node] == 0:
+            seen[node] = number
+            node = arcs[via[node]][0]
+        if via[node] < 0 or seen[node] != number:
+            continue
+        circle, at = [via[node]], arcs[via[node]][0]
+        while at != node:
+            circle.append(via[at])
+            at = arcs[via[at]][0]
+        ratio = sum(arcs[place][2] for place in circle) / sum(arcs[place][3] for place in circle)
+        if ratio > most:
+            best, most = tuple(reversed(circle)), ratio
+    return best
