@@ -26,6 +26,8 @@ from flowrl.machine.tokenizers import TOKENIZERS, vocab_size
 
 INLINE_ARCHITECTURES = ("qwen2",)
 """What backends/models.py can make from a shape."""
+LARGEST_CONFIG = 10 * 2**20
+"""Bytes; a config.json has a few thousand, with quantization told layer by layer some hundred thousand."""
 
 
 def shape_of(
@@ -97,12 +99,19 @@ def _from_folder(place: Path, source: str, span: Span | None) -> ModelShape:
     if not isfile(path):
         raise FlowError(diagnose("FR0401", span, source=source, place=path))
     try:
-        config: object = json.loads(path.read_text(encoding="utf-8"))
+        config: object = json.loads(_config_bytes(path).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as failure:
         raise FlowError(diagnose("FR0403", span, path=path, fault=str(failure))) from None
     if not isinstance(config, dict):
         raise FlowError(diagnose("FR0403", span, path=path, fault="it holds no mapping"))
     return shape_of_config(cast("dict[str, Any]", config), path=f"{source}/config.json", span=span)
+
+
+def _config_bytes(path: Path) -> bytes:
+    """Raises OSError, and ValueError for a file that is too large; its size is looked at first."""
+    if path.stat().st_size > LARGEST_CONFIG:
+        raise ValueError(f"it has more than {LARGEST_CONFIG:,} bytes")
+    return path.read_bytes()
 
 
 # -- inline -----------------------------------------------------------------------------------------------------------

@@ -35,7 +35,9 @@ def digest(value: object) -> str:
 
 
 def digest_file(path: Path) -> str | None:
-    """sha256 hex of a file's bytes; None if it can't be read."""
+    """sha256 hex of a file's bytes; None if it can't be read, or is a device or pipe, which may have no end."""
+    if not path.is_file():
+        return None
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

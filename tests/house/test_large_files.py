@@ -13,6 +13,7 @@ from flowrl.api.profile import load_profile
 from flowrl.cli.voice import Voice
 from flowrl.compiler.lower import lengths
 from flowrl.diag.diagnostic import FlowError
+from flowrl.plan.digests import digest_file
 from flowrl.plan.io import LARGEST_BYTES, read
 from flowrl.runtime.runfile import PLAN, RUN, RunFile, RunStatus, load_run, write_run_file
 from flowrl.spec import load, loads
@@ -63,6 +64,22 @@ def test_every_door_looks_at_the_size_first(door: Callable[[Path], object], code
 def test_a_plan_too_large_is_told_with_its_size(tmp_path: Path) -> None:
     with pytest.raises(FlowError, match=f"{SIZE:,} bytes; at most {LARGEST_BYTES:,} are read"):
         read(large(tmp_path / "plan.json"))
+
+
+def test_a_configuration_too_large_is_not_read(tmp_path: Path) -> None:
+    large(tmp_path / "config.json")
+    model = GRPO.replace("Qwen/Qwen2.5-7B", str(tmp_path))
+    (tmp_path / "flow.yaml").write_text(model, encoding="utf-8")
+    found: list[str] = []
+    check = lambda: found.extend(each.code for each in api.check(tmp_path / "flow.yaml").diagnostics)  # noqa: E731
+    check()
+    assert peak_of(check) < 16 * MEBIBYTE
+    assert found == ["FR0403"] * 2
+
+
+def test_what_may_have_no_end_has_no_digest() -> None:
+    assert digest_file(Path("/dev/null")) is None
+    assert digest_file(Path("/dev/zero")) is None
 
 
 def test_a_pipe_has_no_size_and_is_read_to_the_limit() -> None:
