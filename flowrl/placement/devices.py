@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from flowrl.diag.diagnostic import InternalError
 from flowrl.machine.cluster import Cluster, NodeGroup
 
+Run = tuple[int, int, int]
+"""Neighbouring devices of a node: the node, the first of them, and how many."""
+
 
 def device_names(cluster: Cluster, group: NodeGroup) -> tuple[tuple[str, ...], ...]:
     """The group's devices, node by node."""
-    prefix = f"{group.name}/" if len(cluster.groups) > 1 else ""
     return tuple(
-        tuple(f"{prefix}node{node}/{place}" for place in range(group.devices_per_node)) for node in range(group.nodes)
+        tuple(_name(cluster, group, node, place) for place in range(group.devices_per_node))
+        for node in range(group.nodes)
     )
 
 
@@ -24,8 +27,29 @@ def allocate(cluster: Cluster, wanted: Sequence[tuple[str, int]]) -> list[tuple[
     whole nodes stay whole; a larger one takes whole free nodes first. InternalError if they are too few: the request is
     checked before.
     """
-    free = {group.name: [list(node) for node in device_names(cluster, group)] for group in cluster.groups}
-    return [_take(free[name], count) for name, count in wanted]
+    groups = {group.name: group for group in cluster.groups}
+    return [
+        named(cluster, groups[name], runs) for (name, _), runs in zip(wanted, shared_out(cluster, wanted), strict=True)
+    ]
+
+
+def shared_out(cluster: Cluster, wanted: Sequence[tuple[str, int]]) -> list[tuple[Run, ...]]:
+    """The same as numbers: what a search of many sizes asks for."""
+    free = {group.name: [group.devices_per_node] * group.nodes for group in cluster.groups}
+    whole = {group.name: group.devices_per_node for group in cluster.groups}
+    return [_take(free[name], whole[name], count) for name, count in wanted]
+
+
+def named(cluster: Cluster, group: NodeGroup, runs: Sequence[Run]) -> tuple[str, ...]:
+    """The devices of these runs."""
+    return tuple(
+        _name(cluster, group, node, place) for node, first, count in runs for place in range(first, first + count)
+    )
+
+
+def largest_first(wanted: Sequence[tuple[str, int]]) -> list[int]:
+    """The order in which pools take devices, as places in `wanted`: large ones find whole nodes."""
+    return sorted(range(len(wanted)), key=lambda place: -wanted[place][1])
 
 
 def broken_group(devices: Sequence[str], tp: int) -> str | None:
@@ -37,19 +61,20 @@ def broken_group(devices: Sequence[str], tp: int) -> str | None:
     return None
 
 
-def _take(nodes: list[list[str]], count: int) -> tuple[str, ...]:
-    if sum(map(len, nodes)) < count:
-        raise InternalError(f"{count} devices wanted, {sum(map(len, nodes))} left")
-    room = [node for node in nodes if len(node) >= count]
-    if room:
-        return _cut(min(room, key=len), count)
-    taken: list[str] = []
-    for node in sorted(nodes, key=len, reverse=True):
-        taken.extend(_cut(node, min(len(node), count - len(taken))))
+def _name(cluster: Cluster, group: NodeGroup, node: int, place: int) -> str:
+    return f"{group.name}/node{node}/{place}" if len(cluster.groups) > 1 else f"node{node}/{place}"
+
+
+def _take(free: list[int], whole: int, count: int) -> tuple[Run, ...]:
+    """Devices of nodes of which `free` are left, each of `whole`; what is taken is not free any more."""
+    if sum(free) < count:
+        raise InternalError(f"{count} devices wanted, {sum(free)} left")
+    room = [node for node, left in enumerate(free) if left >= count]
+    order = [min(room, key=lambda node: free[node])] if room else sorted(range(len(free)), key=lambda node: -free[node])
+    taken: list[Run] = []
+    for node in order:
+        part = min(free[node], count)
+        if part:
+            taken.append((node, whole - free[node], part))
+            free[node], count = free[node] - part, count - part
     return tuple(taken)
-
-
-def _cut(node: list[str], count: int) -> tuple[str, ...]:
-    taken = tuple(node[:count])
-    del node[:count]
-    return taken
