@@ -76,6 +76,10 @@ class ModelShape:
     """Of encoders of images or sound beside the decoder. Their time and activations are not modelled: an image's tokens
     count as tokens of the prompt."""
 
+    def __hash__(self) -> int:
+        """Of what tells models apart: all that is kept by a shape asks for it."""
+        return hash((self.name, self.layers, self.hidden, self.vocab, self.head))
+
     @property
     def own_positions(self) -> bool:
         """Whether `max_positions` is this model's own: the ids of one card share a shape, but not always that number
@@ -288,18 +292,24 @@ class ModelShape:
         2 * 2 * heads * head_dim * context (Korthikanti et al. 2022, arXiv:2205.05198, appendix A), at most `window`
         tokens in windowed layers; recurrent layers cost the same at any context. `decode`: latents are attended to as
         they are cached."""
-        if self.latent is None:
-            pair = 4 * self.q_width
-        else:
-            pair = self.latent.decode_flops(self.heads) if decode else self.latent.flops(self.heads)
         seen = self.full_layers * context + self.windowed_layers * min(context, self.window)
-        return pair * seen + (0 if self.linear is None else self.linear_layers * self.linear.flops())
+        return self.pair_flops(decode=decode) * seen + self.recurrent_flops
+
+    def pair_flops(self, *, decode: bool = False) -> int:
+        """Of a query and a key in all heads of one layer."""
+        if self.latent is None:
+            return 4 * self.q_width
+        return self.latent.decode_flops(self.heads) if decode else self.latent.flops(self.heads)
+
+    @property
+    def recurrent_flops(self) -> int:
+        """Of one token in all recurrent layers, at any context."""
+        return 0 if self.linear is None else self.linear_layers * self.linear.flops()
 
     def causal_flops(self, tokens: float) -> float:
         """The same summed over a sequence of `tokens` tokens, each attending to those before it and itself."""
         beyond = max(0.0, tokens - self.window)
         near = tokens - beyond
         windowed = near * (near + 1) / 2 + beyond * self.window
-        pair = 4 * self.q_width if self.latent is None else self.latent.flops(self.heads)
         seen = self.full_layers * tokens * (tokens + 1) / 2 + self.windowed_layers * windowed
-        return pair * seen + (0 if self.linear is None else self.linear_layers * self.linear.flops() * tokens)
+        return self.pair_flops() * seen + self.recurrent_flops * tokens

@@ -27,6 +27,9 @@ class LengthTable:
     square: float
     """Mean of the square."""
 
+    def __hash__(self) -> int:
+        return hash((self.width, self.mean, self.square))
+
     @property
     def most(self) -> float:
         return self.width * len(self.alive)

@@ -6,6 +6,8 @@ graph and no pool.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, pairwise
@@ -52,6 +54,10 @@ class Engine:
     """Whether a finished response leaves the batch; else all stay until the longest is done."""
 
 
+Step = Callable[[float, float], float]
+"""Seconds of one decode step of so many sequences with so many tokens of context each."""
+
+
 def step_seconds(shape: ModelShape, engine: Engine, batch: float, context: float) -> float:
     """One decode step of `batch` sequences with `context` tokens each.
 
@@ -60,32 +66,41 @@ def step_seconds(shape: ModelShape, engine: Engine, batch: float, context: float
     all-reduces a layer if tp > 1. With pp, a pp-th of the batch is in each stage: every stage reads its weights once
     for each part, so weights take as long as without pp, the rest a pp-th.
     """
-    part, cards = max(1.0, batch / engine.pp), engine.tp * engine.pp
-    read, multiplied = _met(shape, round(part, 1))
-    weights = read * engine.imbalance * engine.weight_bytes / (engine.tp * engine.memory_bytes_per_second)
-    products = max(weights, 2.0 * multiplied * batch / (cards * engine.flops_per_second))
-    cache = batch * shape.cache_bytes(context, engine.cache_bytes, engine.tp) / engine.pp
-    scores = batch * shape.attention_flops(context, decode=True) / (cards * engine.flops_per_second)
-    attention = max(cache / engine.memory_bytes_per_second, scores)
-    sampling = SAMPLING_BYTES * shape.output_width * batch / engine.memory_bytes_per_second
-    reduces = 0.0
-    if engine.tp > 1:
-        bytes = part * shape.hidden * engine.activation_bytes
-        share = 2.0 * (engine.tp - 1) / engine.tp
-        reduces = 2.0 * shape.layers * (engine.reduce_seconds + share * bytes / engine.link_bytes_per_second)
-    on_device = max(products + attention + sampling + reduces, engine.floor_seconds)
-    return on_device + engine.step_seconds + engine.sequence_seconds * batch
+    return _step_of(shape, engine)(batch, context)
 
 
-@lru_cache(maxsize=65536)
-def _met(shape: ModelShape, tokens: float) -> tuple[float, int]:
-    """Parameters that some of `tokens` tokens meets, and those that one is multiplied with. A token meets e of E
-    experts, so an expert stays idle with the chance (1 - e/E)^tokens."""
-    parameters = shape.parameters - shape.vision_parameters
-    if shape.experts:
-        idle = (1.0 - shape.experts_per_token / shape.experts) ** tokens
-        parameters -= idle * shape.expert_parameters_total
-    return parameters, shape.multiplied_parameters
+@lru_cache(maxsize=1024)
+def _step_of(shape: ModelShape, engine: Engine) -> Step:
+    """`step_seconds` of one model on one engine, with all that does not change from step to step worked out: an
+    integral asks it for each of its cells."""
+    pp, tp, memory = engine.pp, engine.tp, engine.memory_bytes_per_second
+    read_rate, flops = tp * memory, tp * pp * engine.flops_per_second
+    parameters, multiplied = shape.parameters - shape.vision_parameters, 2.0 * shape.multiplied_parameters
+    idle, experts = 1.0 - shape.experts_per_token / max(1, shape.experts), shape.expert_parameters_total
+    imbalance, weight_bytes = engine.imbalance, engine.weight_bytes
+    full, windowed, window = shape.full_layers, shape.windowed_layers, shape.window
+    cached, state = shape.layer_cache_bytes(engine.cache_bytes, tp), shape.state_bytes(engine.cache_bytes, tp)
+    pair, recurrent = shape.pair_flops(decode=True), shape.recurrent_flops
+    logits, reduces_of = SAMPLING_BYTES * shape.output_width, 2.0 * shape.layers
+    hidden, activation_bytes, share = shape.hidden, engine.activation_bytes, 2.0 * (tp - 1) / tp
+    reduce_seconds, link = engine.reduce_seconds, engine.link_bytes_per_second
+    floor, fixed, each = engine.floor_seconds, engine.step_seconds, engine.sequence_seconds
+
+    def step(batch: float, context: float) -> float:
+        part = max(1.0, batch / pp)
+        # A token meets e of E experts, so an expert stays idle with the chance (1 - e/E)^tokens.
+        read = parameters - idle ** round(part, 1) * experts if experts else parameters
+        products = max(read * imbalance * weight_bytes / read_rate, multiplied * batch / flops)
+        seen = full * context + windowed * min(context, window) if windowed else full * context
+        cache = batch * (seen * cached + state) / pp
+        attention = max(cache / memory, batch * (pair * seen + recurrent) / flops)
+        sampling = logits * batch / memory
+        reduces = 0.0
+        if tp > 1:
+            reduces = reduces_of * (reduce_seconds + share * (part * hidden * activation_bytes) / link)
+        return max(products + attention + sampling + reduces, floor) + fixed + each * batch
+
+    return step
 
 
 @lru_cache(maxsize=8192)
@@ -104,17 +119,26 @@ def decode_seconds(
     most = _at_once(engine, rows, prompt, table)
     if rows > most * 1.02 and engine.leaves:
         return _waves(shape, engine, rows, everywhere, prompt, table, most)
-    total = 0.0
-    for cell, share in enumerate(table.alive):
+    total, step, leaves, room = 0.0, _step_of(shape, engine), engine.leaves, engine.cache_tokens
+    for middle, share, chance, steps in _cells(table.alive, table.width, everywhere):
+        alive = max(1.0, rows * share / chance) if leaves else max(1.0, rows)
+        context = prompt + middle
+        together = max(1.0, min(alive, room / context))
+        total += steps * step(together, context) * (alive / together)
+    return total
+
+
+@lru_cache(maxsize=1024)
+def _cells(alive: tuple[float, ...], width: float, everywhere: float) -> tuple[tuple[float, float, float, float], ...]:
+    """Of each cell of time in which any of `everywhere` responses may still live: its middle in tokens, the share that
+    lives there, the chance that any does, and the steps expected of it."""
+    found: list[tuple[float, float, float, float]] = []
+    for cell, share in enumerate(alive):
         chance = 1.0 - (1.0 - share) ** max(1.0, everywhere)
         if chance <= 1e-6:
             break
-        t = (cell + 0.5) * table.width
-        alive = max(1.0, rows * share / chance) if engine.leaves else max(1.0, rows)
-        together = max(1.0, min(alive, engine.cache_tokens / (prompt + t)))
-        step = step_seconds(shape, engine, together, prompt + t)
-        total += table.width * chance * step * (alive / together)
-    return total
+        found.append(((cell + 0.5) * width, share, chance, width * chance))
+    return tuple(found)
 
 
 def _at_once(engine: Engine, rows: float, prompt: float, table: LengthTable) -> float:
@@ -129,19 +153,14 @@ def _waves(
     """A full engine replaces what finishes until none waits; then what lives drains."""
     full, lives = drain(table, rows / most)
     age = table.weighted / 2
-    total = full * step_seconds(shape, engine, most, prompt + age)
-    draining = everywhere * most / rows
-    for cell, share in enumerate(lives):
-        chance = 1.0 - (1.0 - share) ** max(1.0, draining)
-        if chance <= 1e-6:
-            break
-        t = (cell + 0.5) * table.width
+    step, longest = _step_of(shape, engine), table.most
+    total = full * step(most, prompt + age)
+    for middle, share, chance, steps in _cells(lives, table.width, everywhere * most / rows):
         alive = max(1.0, most * share / chance)
-        total += table.width * chance * step_seconds(shape, engine, alive, prompt + min(age + t, table.most))
+        total += steps * step(alive, prompt + min(age + middle, longest))
     return total
 
 
-@lru_cache(maxsize=1024)
 def drain(table: LengthTable, waves: float) -> tuple[float, tuple[float, ...]]:
     """Steps until no response waits, of `waves` for each place of an engine, and the share of places that still work in
     each cell of time after that.
@@ -151,27 +170,44 @@ def drain(table: LengthTable, waves: float) -> tuple[float, tuple[float, ...]]:
     with the chance ∫ s from t on / E[L].
     """
     if waves > MOST_WAVES:
-        whole = max(1e-9, sum(table.alive))
-        beyond = list(accumulate(reversed(table.alive)))[::-1]
-        lives = tuple(max(0.0, (rest - share / 2) / whole) for rest, share in zip(beyond, table.alive, strict=True))
-        return waves * table.mean - table.weighted / 2, lives
+        return waves * table.mean - table.weighted / 2, _lives_late(table)
+    now = bisect_left(_renewals(table)[1], waves - 1.0)
+    now = min(now, len(_renewals(table)[1]) - 1)
+    return now * table.width, _lives_after(table, now)
+
+
+@lru_cache(maxsize=256)
+def _lives_late(table: LengthTable) -> tuple[float, ...]:
+    """Of places long after the start."""
+    whole = max(1e-9, sum(table.alive))
+    beyond = list(accumulate(reversed(table.alive)))[::-1]
+    return tuple(max(0.0, (rest - share / 2) / whole) for rest, share in zip(beyond, table.alive, strict=True))
+
+
+@lru_cache(maxsize=256)
+def _renewals(table: LengthTable) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The share of places that take a new response at the start of each cell, and how many responses of a place have
+    ended by then, as far as MOST_WAVES need it."""
     count = len(table.alive)
     edges = [1.0, *((a + b) / 2 for a, b in pairwise(table.alive)), 0.0]
     cells = [0.0, *(before - after for before, after in pairwise(edges)), 0.0]
     at_once, *ends = ((a + b) / 2 for a, b in pairwise(cells))  # of a cell, half at each of its ends
-    fresh = [1.0]
-    """Share of places that take a new response at the start of each cell."""
-    ended = 0.0
-    while ended < waves - 1.0 and len(fresh) < 8 * count:
+    fresh, ended = [1.0], [0.0]
+    while ended[-1] < MOST_WAVES - 1.0 and len(fresh) < 8 * count:
         last = fresh[-len(ends) :]
         fresh.append(sum(map(mul, reversed(last), ends)) / (1.0 - at_once))
-        ended += fresh[-1]
-    now, padded = len(fresh) - 1, [*table.alive, *([0.0] * count)]
-    lives = tuple(
-        sum(born * padded[min(now - at + cell, 2 * count - 1)] for at, born in enumerate(fresh) if now - at < count)
-        for cell in range(count)
-    )
-    return now * table.width, tuple(min(1.0, share) for share in lives)
+        ended.append(ended[-1] + fresh[-1])
+    return tuple(fresh), tuple(ended)
+
+
+@lru_cache(maxsize=4096)
+def _lives_after(table: LengthTable, now: int) -> tuple[float, ...]:
+    """Of places in each cell after the cell `now`: of what started in the last cells, what is as old by then."""
+    count, fresh = len(table.alive), _renewals(table)[0]
+    young = fresh[max(0, now - count + 1) : now + 1]
+    padded = [*table.alive, *([0.0] * count)]
+    ages = (reversed(padded[cell : cell + len(young)]) for cell in range(count))
+    return tuple(min(1.0, sum(map(mul, young, each))) for each in ages)
 
 
 def steady_seconds(shape: ModelShape, engine: Engine, rows: float, prompt: float, table: LengthTable) -> float:
