@@ -13,6 +13,9 @@ from flowrl.machine.shape import ModelShape
 AXES = ("dp", "tp", "pp", "cp", "ep")
 ENGINES = ("vllm", "sglang", "tensorrt_llm")
 """Inference engines: they take a share of a device when they start, and batch by themselves."""
+RING_ATTENTION = ("megatron",)
+"""Backends whose cp passes keys and values around a ring (transformer_engine's attention with cp_comm_type p2p), which
+any size can; others share attention out by heads."""
 ENGINE_TERMS = ("weights", "KV cache", "engine workspace", "CUDA graphs", "engine process", "asleep")
 
 
@@ -25,6 +28,10 @@ class Traits:
     """Axes of a layout that may be larger than 1."""
     searched: tuple[str, ...] = ()
     """Axes that placement tries of itself; the others are as the flow asks."""
+    by_need: tuple[str, ...] = ()
+    """Axes that it tries of itself where no layout without them fits, or gives every rank a row."""
+    recomputes: tuple[str, ...] = ("none",)
+    """What its trainers can recompute of their activations, from nothing to all, as far as placement tries it."""
     dtypes: tuple[str, ...]
     offload: bool
     """Whether a role can leave its GPUs while another works there. On a CPU nothing leaves: memory is one."""
@@ -48,6 +55,8 @@ TRAITS: Mapping[str, Traits] = {
             kinds=("trainer", "scorer", "reward"),
             heads=("lm", "scalar", "denoiser"),
             axes=("dp", "tp", "cp", "ep"),
+            by_need=("tp", "cp", "ep"),
+            recomputes=("none", "full"),
             dtypes=("float32", "bfloat16"),
             offload=True,
             memory_terms=(
@@ -69,6 +78,8 @@ TRAITS: Mapping[str, Traits] = {
             backend="deepspeed",
             kinds=("trainer", "generator", "scorer", "reward"),
             axes=("dp", "cp"),
+            by_need=("cp",),
+            recomputes=("none", "full"),
             dtypes=("float32", "bfloat16", "float16"),
             offload=True,
             memory_terms=(
@@ -89,7 +100,9 @@ TRAITS: Mapping[str, Traits] = {
             backend="megatron",
             kinds=("trainer", "scorer", "reward"),
             axes=("dp", "tp", "pp", "cp", "ep"),
-            searched=("tp", "pp"),
+            searched=("tp", "pp", "ep"),
+            by_need=("cp",),
+            recomputes=("none", "selective", "full"),
             dtypes=("float32", "bfloat16"),
             offload=True,
             memory_terms=(
@@ -127,6 +140,7 @@ TRAITS: Mapping[str, Traits] = {
             kinds=("generator", "scorer", "reward"),
             axes=("dp", "tp", "pp", "ep"),
             searched=("tp",),
+            by_need=("pp", "ep"),
             dtypes=("float32", "bfloat16", "float16"),
             offload=True,
             memory_terms=ENGINE_TERMS,
@@ -141,6 +155,7 @@ TRAITS: Mapping[str, Traits] = {
             kinds=("generator",),
             axes=("dp", "tp", "pp", "ep"),
             searched=("tp",),
+            by_need=("pp",),
             dtypes=("float32", "bfloat16", "float16"),
             offload=True,
             memory_terms=ENGINE_TERMS,
@@ -152,6 +167,7 @@ TRAITS: Mapping[str, Traits] = {
             kinds=("generator",),
             axes=("dp", "tp", "pp", "ep"),
             searched=("tp",),
+            by_need=("pp",),
             dtypes=("float32", "bfloat16", "float16"),
             offload=True,
             memory_terms=ENGINE_TERMS,

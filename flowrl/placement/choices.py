@@ -1,63 +1,293 @@
 """The choices of one role on one site: layout, recomputation, micro-batch, and whether it leaves its devices.
 
-Takes RoleCosts; gives RolePlacements, the one that changes least first. Ranks nothing: search does.
+Takes RoleCosts; gives RolePlacements, the one that changes least first. docs/adr/0085 has the rules of the menu: they
+decide what a search looks at, so its proof is over this menu. Ranks nothing and knows no neighbour: search does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from msgspec.structs import replace
 
 from flowrl.graph.graph import Role
-from flowrl.machine.traits import TRAITS
+from flowrl.machine.shape import DTYPE_BYTES
+from flowrl.machine.traits import ENGINES, TRAITS
+from flowrl.placement.checks.rows import COLLECTIVE, shares
+from flowrl.placement.cost.bound import busy_seconds
+from flowrl.placement.cost.placed import needs_devices
 from flowrl.placement.cost.role import RoleCosts, Site
-from flowrl.placement.layouts import legal_layouts
+from flowrl.placement.cuts import Ground, cuts, ground, needed_axes, searched_axes
+from flowrl.placement.floors import Floor
+from flowrl.placement.layouts import layout_text, needs_text
+from flowrl.placement.micro_batches import Sizes, sizes_of
 from flowrl.placement.request import LayoutRequest
-from flowrl.plan.plan import Layout, RolePlacement
+from flowrl.plan.plan import Layout, Memory, Rejected, RolePlacement
+
+WIDEST = 4
+"""How many times as many devices a copy of the model may take as in the first layout that fits: what a role needs of
+its devices beyond that, it shares with others, and they may leave."""
+WIDEST_BESIDE = 16
+"""The same where some role of the graph may not leave its devices."""
+DEEPEST = 8
+"""Stages of a pipeline beyond which only the widest tp is tried."""
+FILLED = 4
+"""Micro-batches for each stage of a pipeline beyond which it is full enough: it stands idle for a fifth of the time."""
+GATHERS = ("fsdp", "deepspeed")
+"""Backends that gather layers anew for each micro-batch, so that larger ones are faster."""
+MOST_TOLD = 6
+"""Layouts that a decision lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Menu:
+    """Layouts of a role on a site."""
+
+    layouts: tuple[Layout, ...]
+    """That are tried, least cut first."""
+    smaller: tuple[Layout, ...] = ()
+    """Legal ones that cut less, and do not fit."""
+    larger: int = 0
+    """How many more that cut more are not tried."""
+    starved: int = 0
+    """How many more have more ranks than there are rows."""
+    fits: bool = True
+    """Whether a layout fits with the devices to itself."""
+
+    def told(self) -> str:
+        """What was left out by rule, in words; empty if nothing was."""
+        texts = [
+            f"{len(self.smaller)} that cut less do not fit" if self.smaller else "",
+            f"{self.starved} have more ranks than there are rows" if self.starved else "",
+            f"{self.larger} that cut more than need be are not tried" if self.larger else "",
+        ]
+        return ", ".join(text for text in texts if text)
 
 
 class Choices:
     """Of the roles of one graph on one cluster. Made once for a search; asked often."""
 
     def __init__(self, costs: RoleCosts) -> None:
-        self.costs = costs
+        self.costs, self.work, self.graph = costs, costs.work, costs.graph
         self._known: dict[tuple[object, ...], tuple[RolePlacement, ...]] = {}
+        self._menus: dict[tuple[object, ...], Menu] = {}
+        self._grounds: dict[Site, Ground] = {}
+        placed = (role for role in self.graph.roles if needs_devices(role))
+        self._widest = WIDEST if all(True in residencies(role) for role in placed) else WIDEST_BESIDE
 
     def of(self, role: str, site: Site, layout: LayoutRequest | None = None) -> tuple[RolePlacement, ...]:
         """Every choice of a role on a site, the one that changes least first: layouts that cut least, nothing
-        recomputed, staying on its devices, micro-batches as written. `layout`: as the flow asks. Empty: none is
+        recomputed, micro-batches as written, staying on its devices. `layout`: as the flow asks. Empty: none is
         legal."""
         asked = None if layout is None else (layout.tp, layout.pp, layout.cp, layout.ep)
-        key = (role, site.key, asked)
+        key = (role, asked, site.key, self._ground(site))
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = tuple(self._made(self.costs.graph.role(role), site, layout))
+            layouts = self.menu(role, site).layouts if layout is None else _asked(layout, site)
+            entries = (entry for cut in layouts for entry in self._entries(self.graph.role(role), cut, site))
+            found = self._known[key] = tuple(entries)
         return found
 
-    def _made(self, role: Role, site: Site, layout: LayoutRequest | None) -> Iterator[RolePlacement]:
-        for cut in self._layouts(role, site, layout):
-            for recompute in recomputations(role):
-                for offloaded in residencies(role):
-                    yield RolePlacement(role=role.name, layout=cut, offloaded=offloaded, recompute=recompute)
+    def menu(self, role: str, site: Site) -> Menu:
+        """The layouts that are tried where the flow asks for none."""
+        key = (role, site.key, self._ground(site))
+        found = self._menus.get(key)
+        if found is None:
+            found = self._menus[key] = self._menu(self.graph.role(role), site)
+        return found
 
-    def _layouts(self, role: Role, site: Site, layout: LayoutRequest | None) -> Iterator[Layout]:
-        if layout is None:
-            yield from legal_layouts(role, self.costs.work.shapes, site.pool.devices, site.group)
+    def passed_over(self, role: str, site: Site, chosen: Layout) -> tuple[Rejected, ...]:
+        """Other layouts with how they compare, each with the devices to itself in its fastest way that fits: the
+        nearest that do not fit, then the fastest."""
+        menu = self.menu(role, site)
+        faults = [(layout, self._fault(role, layout, site)) for layout in menu.smaller[-MOST_TOLD // 2 :]]
+        found = [
+            Rejected(option=layout_text(layout), reason="does_not_fit", delta=needs_text(short))
+            for layout, short in faults
+            if short is not None and layout != chosen
+        ]
+        times = {layout: self._alone(role, layout, site) for layout in menu.layouts}
+        here = times.get(chosen) or self._alone(role, chosen, site)
+        others = sorted(
+            (layout for layout, seconds in times.items() if seconds is not None and layout != chosen),
+            key=lambda layout: times[layout] or 0.0,
+        )
+        for layout in others[: MOST_TOLD - len(found)]:
+            more = (times[layout] or 0.0) / max(here or 0.0, 1e-12) - 1.0
+            delta = f"{more:+.0%} time of its own".replace("-", "−") if here is not None else None
+            reason = "slower" if more > 0 else "not_preferred"
+            found.append(Rejected(option=layout_text(layout), reason=reason, delta=delta))
+        return tuple(found)
+
+    # -- layouts ------------------------------------------------------------------------------------------------------
+
+    def _menu(self, role: Role, site: Site) -> Menu:
+        shape = self.work.shapes.get(role.model or "")
+        if shape is None or role.backend not in TRAITS:
+            return Menu((Layout(dp=site.count),))
+        axes = searched_axes(role)
+        found = self._with_axes(role, site, axes)
+        wider = axes | needed_axes(role, shape)
+        if wider != axes and not (found.fits and self._in_reach(role, site, found)):
+            with_need = self._with_axes(role, site, wider)
+            found = with_need if with_need.fits else found
+        return found
+
+    def _in_reach(self, role: Role, site: Site, menu: Menu) -> bool:
+        """Whether the first layout that fits cuts little more than weights and states alone ask for."""
+        floor, limit = self._floor(role), self._limit(role, site)
+        bare = next((each for each in (*menu.smaller, *menu.layouts) if floor.bytes(each) <= limit), None)
+        return bare is None or _copy(menu.layouts[0]) <= WIDEST * _copy(bare)
+
+    def _with_axes(self, role: Role, site: Site, axes: frozenset[str]) -> Menu:
+        legal = cuts(role, self._floor(role).shape, self._ground(site), axes)
+        rows = self._rows(role)
+        fed = [layout for layout in legal if layout.dp <= rows] or legal
+        floor, limit = self._floor(role), self._limit(role, site)
+        light = self._worth_it(role, [layout for layout in fed if floor.bytes(layout) <= limit], site)
+        first = next((layout for layout in light if self._fits(role, layout, site)), None)
+        if first is None:
+            nearest = min(fed, key=floor.bytes, default=None)
+            rest = tuple(layout for layout in fed if layout != nearest)
+            return Menu(() if nearest is None else (nearest,), smaller=rest, fits=False)
+        at = light.index(first)
+        most = _copy(first) * (1 if site.group.device.is_cpu else self._widest)
+        tried = (first,) if site.group.device.is_cpu else tuple(each for each in light[at:] if _copy(each) <= most)
+        smaller = tuple(each for each in fed if each not in light and floor.bytes(each) > limit) + tuple(light[:at])
+        return Menu(
+            tried,
+            smaller=smaller,
+            larger=len(fed) - len(tried) - len(smaller),
+            starved=len(legal) - len(fed),
+        )
+
+    def _worth_it(self, role: Role, layouts: Sequence[Layout], site: Site) -> list[Layout]:
+        """Of those that may fit: with experts the least ep, and the largest whose ranks talk by links; a deep pipeline
+        only where no wider tp takes as many devices; of an engine that needs several nodes, the widest tp."""
+        linked = self._ground(site).linked
+        found: list[Layout] = []
+        for _, group in groupby(layouts, key=lambda each: (each.tp, each.pp, each.cp)):
+            same = list(group)
+            near = [each for each in same if each.ep <= linked]
+            found += same[:1] if not near or near[-1] == same[0] else [same[0], near[-1]]
+        if role.backend in ENGINES:
+            widest = max((each.tp for each in found), default=1)
+            return [each for each in found if each.pp * each.ep == 1 or each.tp == widest]
+        least: dict[int, int] = {}
+        for each in found:
+            least[_copy(each)] = min(least.get(_copy(each), each.pp), each.pp)
+        return [each for each in found if each.pp <= max(DEEPEST, least[_copy(each)])]
+
+    def _fits(self, role: Role, layout: Layout, site: Site) -> bool:
+        return self._fault(role.name, layout, site) is None
+
+    def _fault(self, name: str, layout: Layout, site: Site) -> Memory | None:
+        """The first phase that does not fit though the role has the devices to itself and is squeezed as far as it
+        goes; None if all do. Weights that it may share with a neighbour are taken for shared."""
+        role = self.graph.role(name)
+        entry = RolePlacement(role=name, layout=layout, recompute=recomputations(role)[-1])
+        smallest = self._sizes(role, layout).shrunk[-1:]
+        entry = replace(entry, micro_batch_tokens=smallest[0] if smallest else None)
+        short: Memory | None = None
+        for lender in ("", *sorted(self.costs.lenders(name))):
+            beside = (RolePlacement(role=lender, layout=layout),) if lender else ()
+            short = self.costs.short((self.costs.role_cost(entry, site, beside),), site)
+            if short is None:
+                return None
+        return short
+
+    def _alone(self, role: str, layout: Layout, site: Site) -> float | None:
+        """Seconds of its ops in a step in the fastest way that fits alone; None if none does."""
+        entries = (each for each in self._entries(self.graph.role(role), layout, site) if not each.offloaded)
+        costs = (self.costs.role_cost(each, site) for each in entries)
+        return min((busy_seconds(self.costs, each) for each in costs if self.costs.fits((each,), site)), default=None)
+
+    # -- ways of one layout -------------------------------------------------------------------------------------------
+
+    def _entries(self, role: Role, layout: Layout, site: Site) -> Iterator[RolePlacement]:
+        """Nothing is recomputed and no micro-batch is smaller where the role as written needs half of the device."""
+        away = residencies(role, on_cpu=site.group.device.is_cpu)
+        for way in recomputations(role):
+            entry = RolePlacement(role=role.name, layout=layout, recompute=way)
+            share = self._share(entry, site)
+            for size in (None, *self._other_sizes(role, layout, site, share)):
+                for offloaded in away:
+                    yield replace(entry, offloaded=offloaded, micro_batch_tokens=size)
+            if 2 * share <= 1.0:
+                return
+
+    def _other_sizes(self, role: Role, layout: Layout, site: Site, share: float) -> Iterator[int]:
+        """Smaller ones where memory is short, or a pipeline is to be filled; larger ones where layers are gathered for
+        each micro-batch and there is room."""
+        if site.group.device.is_cpu:
             return
-        each = layout.tp * layout.pp * layout.cp
-        if site.count % each == 0:
-            yield Layout(dp=site.count // each, tp=layout.tp, pp=layout.pp, cp=layout.cp, ep=layout.ep)
+        sizes = self._sizes(role, layout)
+        short = 0 if 2 * share <= 1.0 else 1 if share <= 1.0 else 2
+        if layout.pp > 1:
+            thin = [size for size in sizes.shrunk if sizes.tokens < FILLED * layout.pp * 2 * size]
+            short = max(short, len(thin))
+        yield from sizes.shrunk[:short]
+        if role.backend in GATHERS and 2 * share <= 1.0:
+            yield from sizes.grown if 4 * share <= 1.0 else sizes.grown[:1]
+
+    def _share(self, entry: RolePlacement, site: Site) -> float:
+        """The most that it needs of a device in any phase, alone."""
+        phases = self.costs.pool_phases((self.costs.role_cost(entry, site),), site)
+        return max((held / max(1, limit) for _, _, _, held, limit in phases), default=0.0)
+
+    def _sizes(self, role: Role, layout: Layout) -> Sizes:
+        return sizes_of(self.work, role, self.costs.ops_of(role.name), layout)
+
+    # -- what they depend on ------------------------------------------------------------------------------------------
+
+    def _ground(self, site: Site) -> Ground:
+        found = self._grounds.get(site)
+        if found is None:
+            group = site.group
+            found = self._grounds[site] = ground(site.pool.devices, group.devices_per_node, group.linked_devices)
+        return found
+
+    def _rows(self, role: Role) -> float:
+        """The most data-parallel ranks that each get a row in every op."""
+        if role.backend not in COLLECTIVE:
+            return float("inf")
+        return min((shares(self.work, op).count for op in self.costs.ops_of(role.name)), default=float("inf"))
+
+    def _floor(self, role: Role) -> Floor:
+        model = self.graph.model(role.model or "")
+        dtype_bytes = DTYPE_BYTES[model.dtype]
+        return Floor(role, self.work.shapes[model.name], dtype_bytes, role.trainable and model.lora is None)
+
+    def _limit(self, role: Role, site: Site) -> int:
+        return self._floor(role).limit(site.limit_bytes, self.work.request.profile)
 
 
 def recomputations(role: Role) -> tuple[str, ...]:
-    """Of its activations: as the flow says, else both ends. Only trainers have any."""
+    """Of its activations, least first: as the flow says, else what its backend can. Only trainers have any."""
     if role.engine.recompute is not None:
         return (role.engine.recompute,)
-    return ("none", "full") if role.trainable else ("none",)
+    traits = TRAITS.get(role.backend or "")
+    return traits.recomputes if role.trainable and traits is not None else ("none",)
 
 
-def residencies(role: Role) -> tuple[bool, ...]:
-    """Whether it leaves its devices while others work: as the flow says, else both where its backend can."""
+def residencies(role: Role, *, on_cpu: bool = False) -> tuple[bool, ...]:
+    """Whether it leaves its devices while others work: as the flow says, else both where its backend can. On a CPU
+    memory is one, and nothing leaves unasked."""
     if role.engine.offload is not None:
         return (role.engine.offload,)
     traits = TRAITS.get(role.backend or "")
-    return (False, True) if traits is not None and traits.offload else (False,)
+    return (False, True) if traits is not None and traits.offload and not on_cpu else (False,)
+
+
+def _asked(layout: LayoutRequest, site: Site) -> tuple[Layout, ...]:
+    each = layout.tp * layout.pp * layout.cp
+    if site.count % each:
+        return ()
+    return (Layout(dp=site.count // each, tp=layout.tp, pp=layout.pp, cp=layout.cp, ep=layout.ep),)
+
+
+def _copy(layout: Layout) -> int:
+    """Devices of one copy of the model."""
+    return layout.tp * layout.pp * layout.cp

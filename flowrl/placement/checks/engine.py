@@ -13,13 +13,10 @@ from flowrl.machine.cluster import Cluster, NodeGroup
 from flowrl.machine.devices import ALL_DTYPES, DEVICE_CARDS
 from flowrl.machine.engines import LORA_RANKS, RESERVED, lora_rank
 from flowrl.machine.shape import ModelShape
-from flowrl.machine.traits import ENGINES, TRAITS, Traits, context_fault, legal_cp, legal_tp
+from flowrl.machine.traits import ENGINES, RING_ATTENTION, TRAITS, Traits, context_fault, legal_cp, legal_tp
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.devices import allocate, broken_group
 from flowrl.placement.request import LayoutRequest, PlacementRequest
-
-RING_ATTENTION = ("megatron",)
-"""Backends whose context parallelism is a ring (transformer_engine's attention with cp_comm_type p2p)."""
 
 
 def engine_faults(
