@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flowrl.api.calibrate import calibrate
 from flowrl.api.compile import Checked, check_as_planned, compile_spec
+from flowrl.api.diff import diff_files, diff_with
 from flowrl.api.explain import open_number, plan_of
 from flowrl.api.fix import MOST_ROUNDS, Fixed, fix_once, joined
 from flowrl.api.graphs import STOPS, graphs_after
@@ -24,9 +25,11 @@ from flowrl.diag.diagnostic import FlowError
 from flowrl.graph.graph import Graph
 from flowrl.graph.text import print_graph
 from flowrl.machine.profile import write_profile
+from flowrl.plan.changes import PlanDiff
 from flowrl.plan.io import dumps, loads
 from flowrl.plan.plan import Plan
 from flowrl.report.calibrated import render_calibration
+from flowrl.report.diff import diff_json, render_diff
 from flowrl.report.opened import render_opened
 from flowrl.report.show import render_graphs
 from flowrl.report.text import render_plan
@@ -161,9 +164,13 @@ __all__ = [
     "Checked",
     "Fixed",
     "Key",
+    "PlanDiff",
     "calibrate",
     "canonical",
     "check",
+    "diff_files",
+    "diff_json",
+    "diff_with",
     "draw",
     "dumps",
     "expand",
@@ -184,6 +191,7 @@ __all__ = [
     "profile_of",
     "render",
     "render_calibration",
+    "render_diff",
     "render_opened",
     "resume",
     "run",

@@ -19,6 +19,7 @@ from flowrl.cli.numbers import calibrate, profile
 from flowrl.cli.options import (
     as_flags,
     cluster_option,
+    exit_code_option,
     launcher_option,
     output_options,
     profile_option,
@@ -27,6 +28,7 @@ from flowrl.cli.options import (
     runs_option,
     sets_option,
 )
+from flowrl.cli.plans import DIFFERS, diff, tell_diff
 from flowrl.cli.results import fixed_line, key_lines, result_line, result_record
 from flowrl.cli.voice import Voice, as_json, count_line, has_color, is_ascii, worst, write
 from flowrl.diag.catalogue import CODES
@@ -42,8 +44,8 @@ PLANNED = (".json", ".yaml", ".yml")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run one command line (this process's by default) and exit. 0 ok · 1 fault of the flow · 2 usage · 4 infeasible ·
-    5 the run failed · 70 fault of FlowRL · 130 interrupted."""
+    """Run one command line (this process's by default) and exit. 0 ok · 1 fault of the flow · 2 usage · 3 plans differ
+    (where asked) · 4 infeasible · 5 the run failed · 70 fault of FlowRL · 130 interrupted."""
     sys.exit(run_group(flowrl, list(sys.argv[1:] if arguments is None else arguments)))
 
 
@@ -106,6 +108,8 @@ def check(
 
 @flowrl.command()
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option("--against", type=click.Path(dir_okay=False, path_type=Path), metavar="PLAN", help="Print what differs.")
+@exit_code_option
 @cluster_option
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan here as JSON.")
 @profile_option
@@ -115,20 +119,31 @@ def check(
 def plan(
     context: click.Context,
     file: Path,
+    against: Path | None,
+    exit_code: bool,
     cluster: str | None,
     output: Path | None,
     profile: Path | None,
     sets: tuple[str, ...],
     **_: object,
 ) -> None:
-    """Say what runs, where, when, whether it fits and why. Needs no GPU and no weights."""
+    """Say what runs, where, when, whether it fits and why. Needs no GPU and no weights.
+
+    With --against, what differs from the plan of an earlier plan.json.
+    """
     from flowrl import api
 
+    if exit_code and against is None:
+        raise click.UsageError("--exit-code goes with --against", context)
     voice = voice_of(context)
     made = api.plan(file, sets=sets, cluster=cluster, profile=profile)
     if output is not None:
         write(output, api.dumps(made))
+    found = None if against is None else api.diff_with(against, made, str(file))
     if voice.sarif:
+        voice.diagnostics(made.diagnostics)
+    elif found is not None:
+        tell_diff(voice, found)
         voice.diagnostics(made.diagnostics)
     elif voice.json:
         voice.data(api.dumps(made).decode())
@@ -136,7 +151,8 @@ def plan(
         flags = as_flags(cluster, sets)
         voice.data(api.render(made, voice.width, has_color(sys.stdout), is_ascii(sys.stdout), flags))
         voice.diagnostics(made.diagnostics)
-    context.exit(INFEASIBLE if made.verdict == "infeasible" else 0)
+    differs = exit_code and found is not None and found.differs
+    context.exit(INFEASIBLE if made.verdict == "infeasible" else DIFFERS if differs else 0)
 
 
 @flowrl.command()
@@ -297,6 +313,7 @@ def explain_key(context: click.Context, voice: Voice, what: str) -> None:
     voice.data(as_json([key.record() for key in keys]) if voice.json else key_lines(keys, voice.width))
 
 
+flowrl.add_command(diff)
 flowrl.add_command(profile)
 flowrl.add_command(calibrate)
 

@@ -51,6 +51,10 @@ def profile_option(command: Command) -> Command:
     )(command)
 
 
+def exit_code_option(command: Command) -> Command:
+    return click.option("--exit-code", is_flag=True, help="Exit with 3 where the plans differ.")(command)
+
+
 def launcher_option(command: Command) -> Command:
     return click.option(
         "--launcher",

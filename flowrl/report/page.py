@@ -38,10 +38,14 @@ _ASCII = str.maketrans(
         "…": "~",
         "–": "-",
         "−": "-",
+        "→": ">",
+        "±": "!",
+        "⇄": "=",
+        "↺": "@",
     }
 )
 _BOLD, _RED, _YELLOW, _DIM, _OFF = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[2m", "\x1b[0m"
-_TITLE = re.compile(r"^( )([A-Z]{3,6})(?=  )")
+_TITLE = re.compile(r"^( )([A-Z]{3,7})(?= )")
 
 
 def section(title: str, content: Sequence[str]) -> list[str]:
