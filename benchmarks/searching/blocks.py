@@ -47,8 +47,6 @@ class Block:
     """Where it fits on the devices; the host's memory is not looked at."""
     seconds: dict[str, Numbers]
     """Of a firing, by op."""
-    moves: dict[str, Numbers]
-    """Seconds that a role which leaves its devices takes for both ways; 0 for one that stays."""
     off_device: dict[str, Numbers]
     """Bytes of a device that a role copies to the host."""
     on_host: dict[str, Numbers]
@@ -102,7 +100,6 @@ class Blocks:
             legal=self._legal(choices),
             fits=_Room(self, roles, site, costs).fits(),
             seconds={id: self.over(costs[op.role], lambda c, id=id: c.seconds[id]) for id, op in ops.items()},
-            moves={r: self.over(costs[r], lambda c: 2 * c.move_seconds if c.offloaded else 0.0) for r in roles},
             off_device={r: self.over(costs[r], lambda c: c.off_device_bytes if c.offloaded else 0.0) for r in roles},
             on_host={r: self.over(costs[r], lambda c: c.host_bytes) for r in roles},
             stays={r: self.over(costs[r], lambda c: float(not c.offloaded)) for r in roles},

@@ -1,7 +1,7 @@
-"""Seconds of a step of a placement, over all choices: written again from the docstring of time/step.py.
+"""Seconds of a step of a placement, over all choices: the program that it gets, emitted, and its circles.
 
-Ops go greedily in data order, each pool doing one thing at a time, the members of an interaction together. With lag k a
-step takes the longer of the busiest pool and of the chain, hand-overs of weights with it, divided by 1 + k.
+A step takes as long as the circle of its program that is longest for its steps. The program depends on which roles
+share a pool alone, so it is emitted once for each way to put them together; seconds come from RoleCosts.
 """
 
 from __future__ import annotations
@@ -11,74 +11,114 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.searching.blocks import Block, Blocks, Devices, Numbers
-from flowrl.graph.graph import Edge, EdgeKind
-from flowrl.placement.cost.role import Site
+from benchmarks.searching.circles import Circles, Part, circles
+from flowrl.compiler.emit.program import emit
+from flowrl.graph.graph import Edge, Kind
+from flowrl.placement.cost.placed import needs_devices
+from flowrl.placement.cost.role import RoleCost, Site
+from flowrl.plan.plan import Layout, Pool, RolePlacement, StageRun
+
+Parts = tuple[tuple[str, ...], ...]
 
 
 class Clock:
     def __init__(self, blocks: Blocks) -> None:
         self.blocks, self.graph = blocks, blocks.graph
-        self.order = self._data_order()
-        tokens = [edge.tokens - 1 for edge in blocks.weights if edge.every_updates is None]
-        self.lag = min(tokens, default=self.graph.schedule.max_lag)
-        self._hand_overs: dict[tuple[object, ...], Numbers] = {}
+        self._circles: dict[Parts, Circles] = {}
+        self._own: dict[tuple[object, ...], Numbers] = {}
+        self._synced: dict[tuple[object, ...], tuple[Numbers, Numbers]] = {}
 
     def seconds(self, blocks: Sequence[Block], devices: Sequence[Devices]) -> Numbers:
-        home = {role: place for place, block in enumerate(blocks) for role in block.roles}
-        nothing = np.zeros([1] * len(self.blocks.axis))
-        busy: dict[int, Numbers] = {}
-        load: dict[int, Numbers] = {}
-        ready: dict[str, Numbers] = {}
-        for id, sources in self.order:
-            op, place = self.graph.op(id), home.get(self.graph.op(id).role)
-            own = nothing + self.blocks.costs.host_seconds(op) if place is None else blocks[place].seconds[id]
-            moves = nothing if place is None else blocks[place].moves[op.role]
-            took = (own * op.firings + moves) / max(1, op.every_steps)
-            start = nothing
-            for source in sources:
-                start = np.maximum(start, ready[source])
-            if place is not None:
-                start = np.maximum(start, busy.get(place, nothing))
-                load[place] = load.get(place, nothing) + took
-            ready[id] = start + took
-            if place is not None:
-                busy[place] = ready[id]
-        chain = nothing
-        for end in ready.values():
-            chain = np.maximum(chain, end)
-        for edge in self.blocks.weights:
-            chain = chain + self._hand_over(edge, blocks, devices, home)
-        step = chain / (1 + self.lag)
-        for each in load.values():
-            step = np.maximum(step, each)
-        return step
-
-    def _hand_over(
-        self, edge: Edge, blocks: Sequence[Block], devices: Sequence[Devices], home: dict[str, int]
-    ) -> Numbers | float:
-        giver, taker = edge.source.split(".")[0], edge.target.split(".")[0]
-        if giver not in home or taker not in home:
-            return 0.0
-        source, target = blocks[home[giver]], blocks[home[taker]]
-        if not source.costs[giver].flat[0].has_model:
-            return 0.0
-        key = (edge.id, source.site.key, target.site.key, *pattern(devices[home[giver]], devices[home[taker]]))
-        found = self._hand_overs.get(key)
+        parts = tuple(block.roles for block in blocks)
+        found = self._circles.get(parts)
         if found is None:
-            here = self.blocks.site(devices[home[giver]], source.site.group.name)
-            there = self.blocks.site(devices[home[taker]], target.site.group.name)
-            found = self._hand_overs[key] = self._counted(edge, source, here, target, there)
+            found = self._circles[parts] = circles(emit(self.graph, self._pools(parts), StageRun(steps=2)))
+        total = self._host(parts, found)
+        for block in blocks:
+            for role in block.roles:
+                total = total + self._of(role, block, parts, found)
+        home = {role: place for place, block in enumerate(blocks) for role in block.roles}
+        for edge in self.blocks.weights:
+            giver, taker = edge.source.split(".")[0], edge.target.split(".")[0]
+            if giver in home and taker in home and blocks[home[giver]].costs[giver].flat[0].has_model:
+                ends = (home[giver], home[taker])
+                sent, received = self._hand_over(edge, [blocks[at] for at in ends], [devices[at] for at in ends])
+                total = total + self._column(found, "send_weights", giver, edge.id) * sent
+                total = total + self._column(found, "receive_weights", taker, edge.id) * received
+        return (total / self._along(found.tokens)).max(axis=0)
+
+    def _host(self, parts: Parts, found: Circles) -> Numbers:
+        """What runs on the host takes the same whatever is chosen."""
+        key = (parts, "host")
+        if key not in self._own:
+            total = self._along(np.zeros(len(found.tokens)))
+            for part in found.parts:
+                if part.kind == "run" and not needs_devices(self.graph.role(part.role)):
+                    seconds = self.blocks.costs.host_seconds(self.graph.op(part.what))
+                    total = total + self._column(found, *_named(part)) * seconds
+            self._own[key] = total
+        return self._own[key]
+
+    def _of(self, role: str, block: Block, parts: Parts, found: Circles) -> Numbers:
+        """Ops and moves of a role on each circle."""
+        key = (parts, role, block.site.key)
+        if key not in self._own:
+            costs = block.costs[role]
+            whole = self.blocks.over(costs, lambda c: c.move_seconds if c.offloaded else 0.0)
+            cache = self.blocks.over(costs, self._cache_seconds)
+            took = {"load": whole - cache, "cache": cache, "offload": whole}
+            total = self._along(np.zeros(len(found.tokens)))
+            for part in found.parts:
+                if part.role == role and part.kind in ("run", *took):
+                    seconds = block.seconds[part.what] if part.kind == "run" else took[part.kind]
+                    total = total + self._column(found, *_named(part)) * seconds
+            self._own[key] = total
+        return self._own[key]
+
+    def _cache_seconds(self, cost: RoleCost) -> float:
+        """An engine that wakes in two parts has half of what is fixed with each."""
+        if not (cost.offloaded and cost.staged and self.graph.role(cost.name).kind is Kind.GENERATOR):
+            return 0.0
+        return min(cost.placed.profile.fixed.wake_seconds, cost.move_seconds) / 2
+
+    def _column(self, found: Circles, kind: str, role: str, what: str) -> Numbers:
+        """How often each circle has a part."""
+        for place, part in enumerate(found.parts):
+            if (part.kind, part.role, part.what) == (kind, role, what):
+                return self._along(found.counts[:, place])
+        return self._along(np.zeros(len(found.tokens)))
+
+    def _along(self, values: Numbers) -> Numbers:
+        """By circle, which is the axis before those of the roles."""
+        return values.reshape(len(values), *([1] * len(self.blocks.axis)))
+
+    def _pools(self, parts: Parts) -> list[Pool]:
+        def placed(roles: Sequence[str]) -> tuple[RolePlacement, ...]:
+            return tuple(RolePlacement(role=role, layout=Layout()) for role in roles)
+
+        away = [role.name for role in self.graph.roles if not needs_devices(role)]
+        host = Pool(name="host", devices=(), device="host", roles=placed(away), slots=max(2, len(away)))
+        given = [Pool(name=own[0], devices=(own[0],), device="", roles=placed(own)) for own in parts]
+        return [*given, host] if away else given
+
+    def _hand_over(self, edge: Edge, ends: Sequence[Block], devices: Sequence[Devices]) -> tuple[Numbers, Numbers]:
+        source, target = ends
+        key = (edge.id, source.site.key, target.site.key, *pattern(*devices))
+        found = self._synced.get(key)
+        if found is None:
+            here, there = (self.blocks.site(on, end.site.group.name) for on, end in zip(devices, ends, strict=True))
+            found = self._synced[key] = self._counted(edge, source, here, target, there)
         return found
 
-    def _counted(self, edge: Edge, source: Block, here: Site, target: Block, there: Site) -> Numbers:
+    def _counted(self, edge: Edge, source: Block, here: Site, target: Block, there: Site) -> tuple[Numbers, Numbers]:
         """Over the choices of both ends, of which layouts alone matter."""
         giver, taker = edge.source.split(".")[0], edge.target.split(".")[0]
         axes = len(self.blocks.axis)
         gives, takes = source.choices[giver], target.choices[taker]
         shape = [1] * axes
         shape[self.blocks.axis[giver]], shape[self.blocks.axis[taker]] = len(gives), len(takes)
-        known: dict[tuple[object, object], float] = {}
-        found = np.zeros(shape)
+        known: dict[tuple[object, object], tuple[float, float]] = {}
+        sent, received = np.zeros(shape), np.zeros(shape)
         for one, give in enumerate(gives):
             for other, take in enumerate(takes):
                 at = [0] * axes
@@ -86,30 +126,13 @@ class Clock:
                 layouts = (give.layout, take.layout)
                 if layouts not in known:
                     ends = (self.blocks.costs.role_cost(give, here), self.blocks.costs.role_cost(take, there))
-                    known[layouts] = sum(self.blocks.costs.hand_over(edge, (ends[0], here), (ends[1], there)))
-                found[tuple(at)] = known[layouts]
-        return found
+                    known[layouts] = self.blocks.costs.hand_over(edge, (ends[0], here), (ends[1], there))
+                sent[tuple(at)], received[tuple(at)] = known[layouts]
+        return sent, received
 
-    def _data_order(self) -> list[tuple[str, list[str]]]:
-        """Ops such that each comes after those that it reads or must follow, generation after generation."""
-        before: dict[str, list[str]] = {op.id: [] for op in self.graph.ops}
-        after: dict[str, list[str]] = {op.id: [] for op in self.graph.ops}
-        read: dict[str, list[str]] = {op.id: [] for op in self.graph.ops}
-        for edge in self.graph.edges:
-            ordered = edge.kind in (EdgeKind.DATA, EdgeKind.STATE) and edge.tokens == 0
-            if ordered and edge.target not in after[edge.source]:
-                after[edge.source].append(edge.target)
-                before[edge.target].append(edge.source)
-            if edge.kind is EdgeKind.DATA:
-                read[edge.target].append(edge.source)
-        waiting = {id: len(each) for id, each in before.items()}
-        found = [id for id, count in waiting.items() if count == 0]
-        for id in found:
-            for each in after[id]:
-                waiting[each] -= 1
-                if waiting[each] == 0:
-                    found.append(each)
-        return [(id, read[id]) for id in found]
+
+def _named(part: Part) -> tuple[str, str, str]:
+    return part.kind, part.role, part.what
 
 
 def pattern(source: Devices, target: Devices) -> tuple[tuple[int, ...], ...]:
