@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from flowrl.execution.critical import critical_arcs
-from flowrl.execution.expand import named, working_seconds
+from flowrl.execution.expand import is_plain, is_save, named, working_seconds
 from flowrl.execution.simulate import simulate
-from flowrl.execution.steady import Steady, is_plain, is_save, steady, with_work
+from flowrl.execution.steady import Steady, steady, with_work
 from flowrl.execution.trace import TraceSpan
 from flowrl.graph.graph import Graph
 from flowrl.graph.params import GenerateParams

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from flowrl.execution.cycle_ratio import Arc, maximum_cycle_ratio
-from flowrl.program.program import ChannelKind, Instruction, Program
+from flowrl.program.program import ChannelKind, Instruction, InstructionKind, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,18 @@ def ratio_of(program: Program, durations: Mapping[str, float]) -> tuple[float, t
 
 def working_seconds(instruction: Instruction, durations: Mapping[str, float]) -> float:
     """Seconds of an instruction in a step without validation, checkpoints and warm-ups."""
-    return durations[instruction.id] if instruction.every_steps == 1 else 0.0
+    return durations[instruction.id] if is_plain(instruction) else 0.0
+
+
+def is_plain(instruction: Instruction) -> bool:
+    """Whether an instruction works in every step once warm-ups are over. A checkpoint never counts, however often it is
+    written."""
+    return instruction.every_steps == 1 and not is_save(instruction)
+
+
+def is_save(instruction: Instruction) -> bool:
+    """Whether the instruction writes a checkpoint."""
+    return instruction.kind is InstructionKind.SAVE
 
 
 def event_arcs(program: Program, durations: Mapping[str, float]) -> Iterator[Arc]:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from flowrl.execution.expand import expanded, ratio_of
+from flowrl.execution.expand import expanded, is_plain, ratio_of
 from flowrl.execution.simulate import simulate
 from flowrl.execution.trace import TraceSpan
-from flowrl.program.program import Instruction, InstructionKind, Program
+from flowrl.program.program import Instruction, Program
 
 _FIRST_STEPS = 8
 _MOST_STEPS = 256
@@ -61,11 +61,6 @@ def steady(program: Program, durations: Mapping[str, float]) -> Steady:
         if found is not None:
             return found
         steps *= 2
-
-
-def is_plain(instruction: Instruction) -> bool:
-    """Whether an instruction works in every step once warm-ups are over."""
-    return instruction.every_steps == 1
 
 
 def plain_steps(program: Program) -> Program:
@@ -154,8 +149,3 @@ def _window(
     moved = [replace(span, start_seconds=span.start_seconds - zero) for span in spans]
     inside = [s for s in moved if s.start_seconds < length * (1 - _TOLERANCE) and s.start_seconds + s.seconds > 0]
     return Steady(step_seconds=step_seconds, period_steps=period, spans=tuple(inside))
-
-
-def is_save(instruction: Instruction) -> bool:
-    """Whether the instruction writes a checkpoint."""
-    return instruction.kind is InstructionKind.SAVE

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from flowrl.execution.steady import is_plain
+from flowrl.execution.expand import is_plain
 from flowrl.explain.book import Book, Entry
 from flowrl.explain.opened import Opened, OpenedInput, Part
 from flowrl.placement.cost.ledger import evaluate

@@ -53,12 +53,12 @@ def in_turn(count: int, arcs: Sequence[NumberedArc]) -> tuple[tuple[int, ...], t
 
 
 def of_sorted(
-    count: int, arcs: Sequence[NumberedArc], forward: Sequence[int], back: Sequence[int]
+    count: int, arcs: Sequence[NumberedArc], forward: Sequence[int], back: Sequence[int], at_least: float = 0.0
 ) -> tuple[float, Circle]:
-    """`largest_ratio` of arcs that `in_turn` has put in order."""
+    """`largest_ratio` of arcs that `in_turn` has put in order; `at_least` and no circle if none has a larger ratio."""
     ahead = [(place, *arcs[place]) for place in forward]
     behind = [(place, *arcs[place]) for place in back]
-    ratio, best = 0.0, Circle()
+    ratio, best = at_least, Circle()
     while True:
         circle = _longer_circle(count, arcs, ahead, behind, ratio)
         if not circle:

@@ -131,15 +131,17 @@ def test_a_whole_plan_is_its_own_bound() -> None:
 
 def test_a_role_that_may_share_weights_has_nothing_to_move() -> None:
     """The reference of an adapter's trainer leaves its devices. While the trainer may still join it, whose frozen base
-    is its weights, its moves are counted as nothing; in another pool they are its own."""
+    is its weights, its moves are counted as nothing; in another pool they are its own. It leaves for the critic, beside
+    which it works."""
     here = case("ppo of an adapter", "4xH100-80G")
     costs, bounds, sites = bounds_of(here.key)
     (trainer,), site = here.choices("actor_train", sites[1])[:1], sites[1]
-    free = {role: bounds.least(role, site) for role in here.roles if role != "reference"}
+    critic = here.choices("critic", site)[0]
+    free = {role: bounds.least(role, site) for role in here.roles if role not in ("reference", "critic")}
 
     def bound(offloaded: bool, *, apart: bool) -> float:
         stays, leaves = here.choices("reference", site)[:2]
-        pools = [here.pool("first", site.pool.devices, (leaves if offloaded else stays,))]
+        pools = [here.pool("first", site.pool.devices, (leaves if offloaded else stays, critic))]
         if apart:
             pools.append(here.pool("second", ("node0/2", "node0/3"), (trainer,)))
         others = {role: least for role, least in free.items() if not (apart and role == "actor_train")}

@@ -5,14 +5,11 @@ Flows, clusters and plans are drawn; the ledger of each plan (memory, duration_l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import networkx as nx
 import pytest
 from hypothesis import given, settings
 
 from flowrl.compiler.emit.program import emit
-from flowrl.graph.graph import EdgeKind
+from flowrl.execution.steady import steady
 from flowrl.graph.interactions import interactions
 from flowrl.placement.cost.placed import HOST
 from flowrl.placement.memory.pool import memory
@@ -53,7 +50,8 @@ def test_bytes_are_those_of_the_ledger(plan: tuple[Case, tuple[Pool, ...]]) -> N
 @settings(max_examples=30, deadline=None)
 @given(plans())
 def test_seconds_are_those_of_the_ledger(plan: tuple[Case, tuple[Pool, ...]]) -> None:
-    """Of ops, moves and hand-overs, each instruction of the program by its ledger lines; and of the whole step."""
+    """Of ops, moves and hand-overs, each instruction of the program by its ledger lines; and of the whole step, as the
+    virtual clock has it."""
     here, pools = plan
     costs = kept_costs(*here.key)
     homes = placed_costs(costs, pools)
@@ -76,54 +74,9 @@ def test_seconds_are_those_of_the_ledger(plan: tuple[Case, tuple[Pool, ...]]) ->
             case _:
                 continue
         assert mine == pytest.approx(seconds, rel=1e-9), instruction.id
-    assert step_of_ledger(here, pools, program, lines) == pytest.approx(
-        step_seconds(here.graph, pools, here.shapes, here.cluster, here.request), rel=1e-9
-    )
-
-
-def step_of_ledger(
-    here: Case, pools: tuple[Pool, ...], program: Program, lines: Mapping[str, tuple[LedgerLine, ...]]
-) -> float:
-    """The estimate of a step, from the seconds of instructions alone: each pool does one op after another in data
-    order, those of an interaction together; the chain over 1 + lag, or the busiest pool."""
-    ops, sync = dict[str, float](), 0.0
-    home = {entry.role: pool for pool in pools if pool.devices for entry in pool.roles}
-    moves = {entry.role for pool in pools for entry in pool.roles if entry.offloaded}
-    moved = {each.role: total(lines[each.id]) for each in instructions(program) if each.kind is InstructionKind.LOAD}
-    for each in instructions(program):
-        if each.kind is InstructionKind.RUN and each.op is not None:
-            ops[each.op] = max(ops.get(each.op, 0.0), total(lines[each.id]))
-        elif each.kind in (InstructionKind.SEND_WEIGHTS, InstructionKind.RECEIVE_WEIGHTS):
-            sync += total(lines[each.id])
-    seconds = {
-        op.id: (ops[op.id] * op.firings + (2 * moved[op.role] if op.role in moves else 0.0)) / max(1, op.every_steps)
-        for op in here.graph.ops
-    }
-    group_of = {id: group for group in interactions(here.graph) for id in group}
-    order: nx.DiGraph[tuple[str, ...]] = nx.DiGraph()
-    order.add_nodes_from(group_of.get(op.id, (op.id,)) for op in here.graph.ops)
-    reads: dict[str, list[str]] = {}
-    for edge in here.graph.edges:
-        one, other = (group_of.get(end, (end,)) for end in (edge.source, edge.target))
-        if edge.kind in (EdgeKind.DATA, EdgeKind.STATE) and edge.tokens == 0:
-            order.add_edge(one, other)
-        if edge.kind is EdgeKind.DATA:
-            reads.setdefault(edge.target, []).append(edge.source)
-    ends, busy, load = dict[str, float](), dict[str, float](), dict[str, float]()
-    for group in nx.topological_sort(order):
-        places = [home[here.graph.op(id).role].name for id in group if here.graph.op(id).role in home]
-        before = [ends[source] for id in group for source in reads.get(id, []) if source not in group]
-        end = max([0.0, *before, *(busy.get(place, 0.0) for place in places)]) + max(seconds[id] for id in group)
-        ends |= dict.fromkeys(group, end)
-        busy |= dict.fromkeys(places, end)
-    for op in here.graph.ops:
-        if op.role in home:
-            name = home[op.role].name
-            load[name] = load.get(name, 0.0) + seconds[op.id]
-    lag = min(
-        (e.tokens - 1 for e in here.graph.edges if e.kind is EdgeKind.WEIGHTS and e.every_updates is None), default=0
-    )
-    return max((max(ends.values()) + sync) / (1 + lag), *load.values())
+    simulated = steady(program, {id: total(each) for id, each in lines.items()}).step_seconds
+    step = step_seconds(here.graph, pools, here.shapes, here.cluster, here.request)
+    assert step == pytest.approx(simulated, rel=1e-9)
 
 
 def instructions(program: Program) -> list[Instruction]:

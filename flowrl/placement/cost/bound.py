@@ -111,8 +111,8 @@ class Bounds:
 
 
 def busy_seconds(costs: RoleCosts, cost: RoleCost) -> float:
-    """Of a role's own ops in one step, without what it waits for and without its moves."""
-    return sum(cost.seconds[op.id] * op.firings / max(1, op.every_steps) for op in costs.ops_of(cost.name))
+    """Of a role's own ops in one plain step, without what it waits for and without its moves."""
+    return sum(cost.seconds[op.id] * op.firings for op in costs.ops_of(cost.name) if op.every_steps == 1)
 
 
 def either(one: Least, other: Least) -> Least:
