@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 
 from msgspec.structs import replace
 
-from flowrl import __version__
 from flowrl.api.data import data_faults
+from flowrl.api.digests import code_digest, flow_digest, profile_digest
 from flowrl.api.machine import cluster_of
+from flowrl.api.profile import load_profile
 from flowrl.api.sources import sources_of
 from flowrl.compiler.emit.program import emit
 from flowrl.compiler.lower.effects import warn_effects
@@ -23,7 +25,6 @@ from flowrl.diag.diagnostic import Diagnostic, FlowError
 from flowrl.execution.estimate import estimate
 from flowrl.graph.graph import Graph
 from flowrl.graph.params import GenerateParams
-from flowrl.graph.text import graph_digest
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.profile import PROFILE, Profile
 from flowrl.machine.shape import ModelShape
@@ -35,9 +36,10 @@ from flowrl.placement.shapes import handed_on, shapes_of
 from flowrl.placement.sync.stage import edge_syncs
 from flowrl.placement.time.instructions import duration_lines, seconds_of, work_of
 from flowrl.placement.time.interval import interval_lines
-from flowrl.plan.digests import catalogue_digest, digest
-from flowrl.plan.plan import Digests, Plan, Source, StagePlan, StageRun
+from flowrl.plan.digests import digest
+from flowrl.plan.plan import Digests, Flags, Plan, StagePlan, StageRun
 from flowrl.program.program import Program
+from flowrl.spec import load
 from flowrl.spec.flow import FlowSpec
 from flowrl.spec.sources import with_sources
 
@@ -81,9 +83,11 @@ def check_as_planned(spec: FlowSpec, cluster: str | None = None) -> Checked:
     return Checked(checked.graphs, _once([*checked.diagnostics, *told], spec))
 
 
-def compile_spec(spec: FlowSpec, cluster: str | None = None, *, profile: Profile | None = None) -> Plan:
+def compile_spec(
+    spec: FlowSpec, cluster: str | None = None, *, profile: Profile | None = None, flags: Flags | None = None
+) -> Plan:
     """The plan of a flow on `cluster` (a shorthand, a file, or None for what the flow says), with the rates of
-    `profile` (None: those that FlowRL brings).
+    `profile` (None: those that FlowRL brings). `flags`: those of the command, which the plan keeps.
 
     Raises FlowError with every fault of the flow. A flow that does not fit gives a plan whose verdict is infeasible.
     """
@@ -94,7 +98,35 @@ def compile_spec(spec: FlowSpec, cluster: str | None = None, *, profile: Profile
     stages = [_compile_stage(spec, index, each, machine) for index, each in enumerate(placed)]
     told = [diagnostic for each in placed for diagnostic in each.placement.diagnostics]
     diagnostics = _once([*checked.diagnostics, *told], spec)
-    return _plan(spec, machine, stages, diagnostics, sources_of(spec, checked.graphs), profile)
+    sources = sources_of(spec, checked.graphs)
+    digests = Digests(
+        flow=flow_digest(spec, checked.graphs),
+        cluster=digest(machine),
+        profile=profile_digest(profile),
+        code=code_digest(sources),
+    )
+    return Plan(
+        name=spec.document.name,
+        digests=digests,
+        verdict="infeasible" if any(d.exit_code == 4 for d in diagnostics) else "fits",
+        cluster=machine,
+        flags=flags or Flags(cluster=cluster),
+        folder=spec.folder,
+        sources=sources,
+        run=lower_run(spec.document.run),
+        stages=tuple(stages),
+        diagnostics=diagnostics,
+    )
+
+
+def plan_file(
+    file: str | FilePath, sets: Sequence[str] = (), cluster: str | None = None, profile: str | FilePath | None = None
+) -> Plan:
+    """The plan of a flow file with the flags of a command. Raises FlowError as `compile_spec` does, and for a file that
+    cannot be read."""
+    flags = Flags(sets=tuple(sets), cluster=cluster, profile=None if profile is None else str(profile))
+    rates = None if profile is None else load_profile(profile)
+    return compile_spec(load(file, sets), cluster, profile=rates, flags=flags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +162,8 @@ def _place(spec: FlowSpec, checked: Checked, cluster: Cluster, profile: Profile)
         request = replace(lower_placement(spec, index), profile=profile)
         placement = place(graph, cluster, request, shapes)
         run = lower_stage_run(spec, index)
-        placed.append(_Placed(graph, shapes, request, placement, run, emit(graph, placement.pools, run)))
+        program = emit(graph, placement.pools, run, placement.memory, fits=placement.fits)
+        placed.append(_Placed(graph, shapes, request, placement, run, program))
     return placed
 
 
@@ -179,34 +212,6 @@ def _response_tokens(
 def _starts_from(graph: Graph) -> dict[str, str]:
     prefix = "stages."
     return {m.name: m.source.removeprefix(prefix) for m in graph.models if m.source.startswith(prefix)}
-
-
-def _plan(
-    spec: FlowSpec,
-    cluster: Cluster,
-    stages: list[StagePlan],
-    diagnostics: tuple[Diagnostic, ...],
-    sources: tuple[Source, ...],
-    profile: Profile | None,
-) -> Plan:
-    infeasible = any(d.exit_code == 4 for d in diagnostics)
-    functions = [source for source in sources if source.role == "function"]
-    return Plan(
-        name=spec.document.name,
-        digests=Digests(
-            flow=digest([(stage.name, graph_digest(stage.graph), stage.run, stage.gate) for stage in stages]),
-            cluster=digest(cluster),
-            profile=catalogue_digest() if profile is None else digest((catalogue_digest(), profile)),
-            code=digest((__version__, functions)),
-        ),
-        verdict="infeasible" if infeasible else "fits",
-        cluster=cluster,
-        folder=spec.folder,
-        sources=sources,
-        run=lower_run(spec.document.run),
-        stages=tuple(stages),
-        diagnostics=diagnostics,
-    )
 
 
 def _once(diagnostics: list[Diagnostic], spec: FlowSpec) -> tuple[Diagnostic, ...]:

@@ -116,7 +116,8 @@ class WeightTarget(Protocol):
 
 
 class Resident(Protocol):
-    """A role that can leave its devices while others work."""
+    """A role that can leave its devices while others work. An engine may come back in two parts: `wake_weights`, after
+    which new weights can be read, then `wake_cache`; without them `load` is called in place of the first."""
 
     def load(self) -> None: ...
 

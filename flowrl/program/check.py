@@ -10,10 +10,10 @@ interaction start together, as one transition of that graph; they stand in diffe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from flowrl.diag.diagnostic import InternalError
-from flowrl.program.program import ChannelKind, Instruction, InstructionKind, Program, Stream
+from flowrl.program.program import MOVES, ChannelKind, Instruction, InstructionKind, Program
 
 
 def check(program: Program) -> None:
@@ -21,8 +21,9 @@ def check(program: Program) -> None:
 
     Checked: ids are unique; both ends of each channel exist and name it, once; tokens fit in capacities; weights are
     sent by what is received; each working reader has a working source; the members of an interaction are runs of
-    different lanes that work in the same steps; an offloaded role works only while it is loaded; no deadlock (the error
-    names the circle of instructions that wait for each other).
+    different lanes that work in the same steps; an offloaded role works only while it is loaded, and an engine that
+    wakes in two parts receives weights between them; no deadlock (the error names the circle of instructions that wait
+    for each other).
     """
     problems = [*_ids(program), *_ends(program)]
     if not problems:
@@ -129,28 +130,43 @@ def _lanes(program: Program) -> list[list[Instruction]]:
 
 def _residency(program: Program) -> Iterator[str]:
     for stream in program.streams:
-        moved = {i.role for i in stream.instructions if i.kind in (InstructionKind.LOAD, InstructionKind.OFFLOAD)}
-        for role in sorted(moved):
-            yield from _role_residency(stream, role)
+        moved = dict.fromkeys(i.role for i in stream.instructions if i.kind in MOVES)
+        for role in moved:
+            yield from _role_residency([i for i in stream.instructions if i.role == role])
 
 
-def _role_residency(stream: Stream, role: str) -> Iterator[str]:
-    load: Instruction | None = None
-    for instruction in stream.instructions:
-        if instruction.role != role:
-            continue
-        if instruction.kind is InstructionKind.LOAD:
-            if load is not None:
-                yield f"`{instruction.id}` loads a role that is loaded"
-            load = instruction
-        elif load is None:
-            yield f"`{instruction.id}` works on a role that is not loaded"
-        elif instruction.kind is InstructionKind.OFFLOAD:
-            load = None
-        elif instruction.kind is not InstructionKind.SAVE and not _works_whenever(load, instruction):
-            yield f"`{instruction.id}` works in steps in which `{load.id}` does not"
-    if load is not None:
-        yield f"`{load.id}` has no offload"
+def _role_residency(own: Sequence[Instruction]) -> Iterator[str]:
+    """The instructions of a role that moves: off the devices, then its weights alone or all of it, then off again."""
+    brought: list[Instruction] = []
+    """What has brought it, part by part; it is all there after a load, or with its cache."""
+    for instruction in own:
+        yield from _misplaced(instruction, brought)
+        if instruction.kind is InstructionKind.OFFLOAD:
+            brought = []
+        elif instruction.kind in MOVES:
+            brought.append(instruction)
+    if brought:
+        yield f"`{brought[0].id}` has no offload"
+
+
+def _misplaced(instruction: Instruction, brought: Sequence[Instruction]) -> Iterator[str]:
+    kind, kinds = instruction.kind, [each.kind for each in brought]
+    if kind in (InstructionKind.LOAD, InstructionKind.WAKE_WEIGHTS):
+        yield from [f"`{instruction.id}` loads a role that is loaded"] if brought else []
+        return
+    if not brought:
+        yield f"`{instruction.id}` works on a role that is not loaded"
+        return
+    whole = kinds[0] is InstructionKind.LOAD or InstructionKind.WAKE_CACHE in kinds
+    if kind is InstructionKind.WAKE_CACHE and whole:
+        yield f"`{instruction.id}` wakes a cache that is there"
+    if kind is InstructionKind.RECEIVE_WEIGHTS and InstructionKind.WAKE_CACHE in kinds:
+        yield f"`{instruction.id}` receives weights beside a cache that is awake already"
+    if kind not in (*MOVES, InstructionKind.RECEIVE_WEIGHTS) and not whole:
+        yield f"`{instruction.id}` works on a role whose cache is not awake"
+    if kind is not InstructionKind.SAVE:
+        late = (each for each in brought if not _works_whenever(each, instruction))
+        yield from (f"`{instruction.id}` works in steps in which `{each.id}` does not" for each in late)
 
 
 def _deadlock(program: Program) -> Iterator[str]:

@@ -24,12 +24,25 @@ class InstructionKind(StrEnum):
     """Bring a role's state onto the pool's devices (wake an engine)."""
     OFFLOAD = "offload"
     """Take a role's state off the pool's devices (sleep an engine)."""
+    WAKE_WEIGHTS = "wake_weights"
+    """The first half of waking an engine: its weights, so that new ones can be received into them."""
+    WAKE_CACHE = "wake_cache"
+    """The second half: the KV cache, once the new weights are in."""
     SEND_WEIGHTS = "send_weights"
     """Publish the role's weights on an edge, as the next version."""
     RECEIVE_WEIGHTS = "receive_weights"
     """Take the edge's next version into the role: paused, updated in place, caches reset."""
     SAVE = "save"
     """Write the role's checkpoint."""
+
+
+MOVES = (
+    InstructionKind.LOAD,
+    InstructionKind.OFFLOAD,
+    InstructionKind.WAKE_WEIGHTS,
+    InstructionKind.WAKE_CACHE,
+)
+"""What brings a role's state to its devices and takes it away."""
 
 
 class ChannelKind(StrEnum):
@@ -70,6 +83,17 @@ class Instruction(msgspec.Struct, frozen=True, kw_only=True):
     epilogue: bool = False
     """Whether it also works in the epilogue, the partial step after the last one: the last weights are received and
     validation runs once more."""
+
+
+def is_idle(instruction: Instruction, step: int, steps: int) -> bool:
+    """Whether the instruction only passes its tokens on in `step` of a run of so many `steps`."""
+    if step <= instruction.start_step:
+        return True
+    if step > steps:
+        return not instruction.epilogue
+    if instruction.kind is InstructionKind.SAVE:
+        return step % instruction.every_steps != 0 and step != steps
+    return (step - 1) % instruction.every_steps != 0
 
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowrl.plan.plan import StagePlan, TimelineSpan
-from flowrl.program.program import Instruction, InstructionKind
+from flowrl.program.program import MOVES, Instruction, InstructionKind
 from flowrl.report.numbers import count, percent, seconds
 from flowrl.report.page import joined, shorten
 
@@ -19,6 +19,8 @@ _SHORT = 0.02
 _LABELS = {
     InstructionKind.LOAD: "load",
     InstructionKind.OFFLOAD: "offload",
+    InstructionKind.WAKE_WEIGHTS: "wake weights",
+    InstructionKind.WAKE_CACHE: "wake cache",
     InstructionKind.SEND_WEIGHTS: "send",
     InstructionKind.RECEIVE_WEIGHTS: "receive",
     InstructionKind.SAVE: "save",
@@ -131,7 +133,7 @@ def _bound(stage: StagePlan, width: int) -> list[str]:
     least = _SLIGHT * stage.estimate.step_seconds
     working = {span.instruction for span in stage.estimate.timeline if span.seconds >= least}
     heavy = [instructions[id] for id in stage.estimate.critical if id in working]
-    heavy = [i for i in heavy if i.kind not in (InstructionKind.LOAD, InstructionKind.OFFLOAD)]
+    heavy = [i for i in heavy if i.kind not in MOVES]
     names = list(dict.fromkeys(_long_label(instruction) for instruction in heavy))
     pools = {instruction.pool for instruction in heavy}
     if not names:

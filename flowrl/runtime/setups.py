@@ -7,7 +7,7 @@ Also where models lie in a run's folder. Starts nothing and knows no launcher.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from msgspec import structs
@@ -140,6 +140,20 @@ def _device(plan: Plan, pool: Pool, rank: int) -> str:
     if not pool.devices or pool.device in on_cpu:
         return "cpu"
     return f"cuda:{pool.devices[rank].rsplit('/', 1)[-1]}"
+
+
+def located(setup: RoleSetup, device: str) -> RoleSetup:
+    """The setup for processes that have another working directory: paths from the root."""
+    ranks = tuple(
+        replace(
+            rank,
+            device=device,
+            folder=rank.folder.resolve(),
+            model_folder=None if rank.model_folder is None else rank.model_folder.resolve(),
+        )
+        for rank in setup.ranks
+    )
+    return replace(setup, ranks=ranks)
 
 
 def call_of(stage: StagePlan, work: Work) -> Call:

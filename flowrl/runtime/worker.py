@@ -14,6 +14,7 @@ from flowrl.backends.batch import Batch, Column, IntArray, Ragged
 from flowrl.backends.contract import Call, Rank, RankSetup, Result, TensorSpec
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Kind
+from flowrl.program.program import InstructionKind
 from flowrl.runtime.assemble import Source, assemble
 from flowrl.runtime.launchers.contract import Part
 from flowrl.runtime.weights import WeightBuffer
@@ -36,11 +37,13 @@ class RoleWorker:
         """For a data role: rows `start` … of the data set's endless order; None: one epoch from there."""
         return Result(self._method("rows")(start, count), {})
 
-    def load(self) -> None:
-        self._method("load")()
-
-    def offload(self) -> None:
-        self._method("offload")()
+    def move(self, kind: InstructionKind) -> None:
+        """Load, offload, or one half of a wake-up. A rank without halves wakes whole in the first."""
+        apart = kind not in (InstructionKind.WAKE_WEIGHTS, InstructionKind.WAKE_CACHE) or hasattr(self._rank, kind)
+        if apart:
+            self._method(kind)()
+        elif kind is InstructionKind.WAKE_WEIGHTS:
+            self._method("load")()
 
     def manifest(self) -> tuple[TensorSpec, ...]:
         return tuple(self._method("manifest")())

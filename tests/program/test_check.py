@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from flowrl.diag.diagnostic import InternalError
 from flowrl.program.check import check
-from flowrl.program.program import ChannelKind, Instruction, InstructionKind, Program, Stream
+from flowrl.program.program import Channel, ChannelKind, Instruction, InstructionKind, Program, Stream
 from tests.program.programs import BruteForce, make_program, programs
 
 
@@ -135,6 +135,31 @@ def test_residency() -> None:
         (("load", "run"), "no offload"),
         (("load", "load", "offload"), "is loaded"),
         (("load", "run", "offload", "run"), "not loaded"),
+        (("wake_weights", "run", "wake_cache", "offload"), "whose cache is not awake"),
+        (("wake_weights", "wake_cache", "run"), "no offload"),
+        (("wake_cache", "run", "offload"), "not loaded"),
+        (("load", "wake_cache", "run", "offload"), "wakes a cache that is there"),
+        (("load", "wake_weights", "run", "offload"), "is loaded"),
     ):
         with pytest.raises(InternalError, match=said):
             check(_resident(*kinds))
+
+
+def test_an_engine_receives_between_the_two_parts_of_its_wake_up() -> None:
+    sent = Instruction(id="send", kind=InstructionKind.SEND_WEIGHTS, pool="t", role="t", edge="e", sends=("e",))
+    channel = Channel(
+        id="e", kind=ChannelKind.WEIGHTS, source="send", target="receive_weights 1", initial_tokens=1, edge="e"
+    )
+
+    def with_weights(*kinds: str) -> Program:
+        (own,) = _resident(*kinds).streams
+        place = kinds.index("receive_weights")
+        received = replace(own.instructions[place], id="receive_weights 1", edge="e", receives=("e",))
+        instructions = (*own.instructions[:place], received, *own.instructions[place + 1 :])
+        streams = (Stream(pool="t", instructions=(sent,)), replace(own, instructions=instructions))
+        return Program(streams=streams, channels=(channel,))
+
+    check(with_weights("wake_weights", "receive_weights", "wake_cache", "run", "offload"))
+    check(with_weights("load", "receive_weights", "run", "offload"))
+    with pytest.raises(InternalError, match="receives weights beside a cache that is awake already"):
+        check(with_weights("wake_weights", "wake_cache", "receive_weights", "run", "offload"))

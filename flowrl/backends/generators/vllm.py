@@ -60,7 +60,7 @@ class VllmGenerator:
         assert setup.model_folder is not None
         self._setup = setup
         self._version = 0
-        self._asleep = False
+        self._away: frozenset[str] = frozenset()
         self._broken: str | None = None
         self._context: int = arguments["max_model_len"]
         self._codec = Codec(setup.model_folder, setup.model and setup.model.span)
@@ -84,8 +84,7 @@ class VllmGenerator:
         """As WeightTarget. Raises FlowError FR0850 or FR0851; the engine is unusable after either."""
         self._require_whole()
         name, rank, span = self._setup.role.name, self._setup.rank, self._setup.role.span
-        if self._asleep and not is_cpu(self._setup.device):
-            self._engine.wake_up(tags=["weights"])
+        self.wake_weights()
         try:
             missing = self._engine.collective_rpc("flowrl_read_weights", args=(manifest, buffer))[0]
         except Exception as error:
@@ -103,25 +102,37 @@ class VllmGenerator:
         """CPU: free the KV cache, keep the weights (vLLM's sleep does nothing there). GPU: vLLM's sleep, level 1: the
         weights go to host memory, the cache is dropped."""
         self._require_whole()
-        if self._asleep:
+        if self._away:
             return
         self._reset_prefix_cache()
         if is_cpu(self._setup.device):
             self._engine.collective_rpc("flowrl_free_cache")
         else:
             self._engine.sleep(level=1)
-        self._asleep = True
+        self._away = frozenset({"weights", "kv_cache"})
 
     def load(self) -> None:
         """Undo `offload`."""
+        self.wake_weights()
+        self.wake_cache()
+
+    def wake_weights(self) -> None:
+        """The first half of `load`: new weights can be read, nothing can be generated. On a CPU they never left."""
         self._require_whole()
-        if not self._asleep:
+        if "weights" in self._away and not is_cpu(self._setup.device):
+            self._engine.wake_up(tags=["weights"])
+        self._away -= {"weights"}
+
+    def wake_cache(self) -> None:
+        """The second half of `load`."""
+        self._require_whole()
+        if "kv_cache" not in self._away:
             return
         if is_cpu(self._setup.device):
             self._engine.collective_rpc("flowrl_make_cache")
         else:
-            self._engine.wake_up()
-        self._asleep = False
+            self._engine.wake_up(tags=["kv_cache"])
+        self._away -= {"kv_cache"}
 
     def close(self) -> None:
         """Stop the engine and free its memory. May be called twice."""
@@ -238,7 +249,7 @@ class VllmGenerator:
 
     def _require_ready(self) -> None:
         self._require_whole()
-        if self._asleep:
+        if self._away:
             raise InternalError("the engine is off its devices")
 
 

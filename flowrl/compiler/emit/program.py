@@ -7,23 +7,27 @@ Knows no durations and no memory.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
 from flowrl.compiler.emit.channels import channels_between, join_apart
 from flowrl.compiler.emit.instructions import Draft, drafts
+from flowrl.compiler.emit.ledger import check_ledger
 from flowrl.compiler.emit.order import in_order
-from flowrl.compiler.emit.residency import with_residency
+from flowrl.compiler.emit.residency import staged_roles, with_residency
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Graph
-from flowrl.plan.plan import Pool, StageRun
+from flowrl.plan.plan import Memory, Pool, StageRun
 from flowrl.program.check import check
 from flowrl.program.program import Channel, ChannelKind, Instruction, Program, Stream
 
 
-def emit(graph: Graph, pools: Sequence[Pool], run: StageRun) -> Program:
-    """Emit the program of one stage.
+def emit(
+    graph: Graph, pools: Sequence[Pool], run: StageRun, memory: Sequence[Memory] = (), *, fits: bool = True
+) -> Program:
+    """Emit the program of one stage. `memory`: the plan's ledger, which says what engines wake in two parts and covers
+    the program at every instant; without it neither is looked at. `fits`: whether the plan holds its limits.
 
     The order of a stream is its share of one topological order of the whole step, so that streams can never wait for
     each other in a circle. Pools without instructions get no stream. Raises InternalError for a graph that is not
@@ -31,10 +35,12 @@ def emit(graph: Graph, pools: Sequence[Pool], run: StageRun) -> Program:
     """
     _require_lowered(graph)
     ordered = in_order(drafts(graph, pools, run), graph)
-    streams = _streams(ordered, pools)
+    streams = _streams(ordered, pools, staged_roles(memory))
     channels = channels_between(graph, ordered)
     program = _joined(streams, (*channels, *join_apart(streams, channels)))
     check(program)
+    if memory:
+        check_ledger(program, graph, pools, memory, fits=fits)
     return program
 
 
@@ -43,13 +49,13 @@ def _require_lowered(graph: Graph) -> None:
         raise InternalError(f"graph `{graph.name}` has no lowered edges")
 
 
-def _streams(ordered: Sequence[Draft], pools: Sequence[Pool]) -> tuple[Stream, ...]:
+def _streams(ordered: Sequence[Draft], pools: Sequence[Pool], staged: Collection[str]) -> tuple[Stream, ...]:
     """One stream per pool that has work, in the order of the pools."""
     streams: list[Stream] = []
     for pool in pools:
         own = tuple(draft.instruction for draft in ordered if draft.instruction.pool == pool.name)
         if own:
-            streams.append(Stream(pool=pool.name, instructions=with_residency(own, pool), slots=pool.slots))
+            streams.append(Stream(pool=pool.name, instructions=with_residency(own, pool, staged), slots=pool.slots))
     return tuple(streams)
 
 

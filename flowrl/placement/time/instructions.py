@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
+from msgspec.structs import replace
+
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
+from flowrl.placement.cost.ledger import evaluate
 from flowrl.placement.cost.placed import Placed, placed_roles
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.request import PlacementRequest
@@ -101,8 +104,28 @@ def _lines(instruction: Instruction, graph: Graph, times: OpTime, placed: Mappin
             return _sync_lines(instruction, graph, placed)
         case InstructionKind.SAVE:
             return times.save(here)
+        case InstructionKind.WAKE_WEIGHTS | InstructionKind.WAKE_CACHE:
+            return _half_awake(instruction.kind, times.move_state(here))
         case _:
             return times.move_state(here)
+
+
+def _half_awake(kind: InstructionKind, whole: Lines) -> Lines:
+    """A wake-up in two calls: the state comes with the weights, what is fixed is shared between both (assumed), so that
+    together they take as long as one."""
+    first = kind is InstructionKind.WAKE_WEIGHTS
+    what, formula, used = ("weights woken", "s/h + y/2", "shy") if first else ("cache woken", "y/2", "y")
+    return [
+        replace(
+            entry,
+            what=what,
+            value=evaluate(formula, entry.inputs),
+            formula=formula,
+            inputs={name: entry.inputs[name] for name in used},
+            origins={name: entry.origins[name] for name in used},
+        )
+        for entry in whole
+    ]
 
 
 def _sync_lines(instruction: Instruction, graph: Graph, placed: Mapping[str, Placed]) -> Lines:

@@ -15,7 +15,7 @@ from flowrl.backends.batch import Batch
 from flowrl.backends.contract import Metrics, TensorSpec
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
 from flowrl.plan.plan import Plan, StagePlan
-from flowrl.program.program import ChannelKind, InstructionKind
+from flowrl.program.program import MOVES, ChannelKind, InstructionKind
 from flowrl.runtime.assemble import Source
 from flowrl.runtime.checkpoint import weights_file
 from flowrl.runtime.launchers.contract import Completion, Part, Work
@@ -80,8 +80,7 @@ class InlineLauncher:
     def _do(self, work: Work) -> Outcome:
         verbs: dict[InstructionKind, Callable[[RoleWorker, Work], Outcome]] = {
             InstructionKind.RUN: self._run,
-            InstructionKind.LOAD: lambda worker, _: _nothing(worker.load()),
-            InstructionKind.OFFLOAD: lambda worker, _: _nothing(worker.offload()),
+            **dict.fromkeys(MOVES, _move),
             InstructionKind.SEND_WEIGHTS: self._send,
             InstructionKind.RECEIVE_WEIGHTS: self._receive,
             InstructionKind.SAVE: self._save,
@@ -150,7 +149,8 @@ class InlineLauncher:
         return max(waiting, default=1) + 1
 
 
-def _nothing(_: None) -> Outcome:
+def _move(worker: RoleWorker, work: Work) -> Outcome:
+    worker.move(work.firing.instruction.kind)
     return (), {}
 
 

@@ -24,7 +24,7 @@ from flowrl.backends.registry import backend_of
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
 from flowrl.diag.span import Span
 from flowrl.plan.plan import Plan, StagePlan
-from flowrl.program.program import Instruction, InstructionKind
+from flowrl.program.program import MOVES, Instruction, InstructionKind
 from flowrl.runtime.faults import span_of
 from flowrl.runtime.launchers.contract import BoundInput, Completion, Part, Work
 from flowrl.runtime.launchers.ray_actor import Address, Clerk, Outcome, RankActor, Slot
@@ -40,7 +40,7 @@ from flowrl.runtime.launchers.ray_cluster import (
 )
 from flowrl.runtime.launchers.ray_weights import Ranks, WeightEdges
 from flowrl.runtime.metrics import merge
-from flowrl.runtime.setups import RoleSetup, call_of, is_data_call, model_folders, role_setups
+from flowrl.runtime.setups import RoleSetup, call_of, is_data_call, located, model_folders, role_setups
 from flowrl.runtime.worker import MakeRank
 
 START_SECONDS = 600.0
@@ -142,17 +142,23 @@ class RayLauncher:
         devices = sum(len(pool.devices) for pool in stage.pools if on_cpu(plan, pool))
         gpus = {pool.name for pool in stage.pools if pool.devices and not on_cpu(plan, pool)}
         setups = [
-            _located(setup, "cuda" if setup.pool in gpus else "cpu")
+            located(setup, "cuda" if setup.pool in gpus else "cpu")
             for setup in role_setups(plan, stage, folders, max(1, self._threads // max(1, devices)))
         ]
         for setup in setups:
             self._make_actors(setup, sum(other.pool == setup.pool for other in setups))
         self._clerk = _remote(Clerk, actor_options(None, 0, 1))
         places = self._places()
+        taking_turns = {i.pool for i in stage.programs.instructions if i.kind in MOVES} & gpus
         waiting: list[Any] = []
         for setup in setups:
-            waiting += self._start_ranks(setup, places[setup.role], restore)
-        self._ask(waiting, [(setup.role, one.rank) for setup in setups for one in setup.ranks])
+            started = self._start_ranks(setup, places[setup.role], restore)
+            if setup.pool in taking_turns:
+                self._settle(setup, started)
+            else:
+                waiting += started
+        together = [setup for setup in setups if setup.pool not in taking_turns]
+        self._ask(waiting, [(setup.role, one.rank) for setup in together for one in setup.ranks])
         self._edges = WeightEdges(stage, self._ranks, self._ask)
 
     def _make_actors(self, setup: RoleSetup, roles: int) -> None:
@@ -189,6 +195,13 @@ class RayLauncher:
             started.append(actor.start.remote(mine, self._make_rank, None if restore is None else restore.resolve()))
         return started
 
+    def _settle(self, setup: RoleSetup, started: list[Any]) -> None:
+        """Where roles take turns on a GPU, each starts alone and leaves, if it does, before the next one starts."""
+        assert self._stage is not None
+        self._ask(started, [(setup.role, one.rank) for one in setup.ranks])
+        if any(i.role == setup.role and i.kind in MOVES for i in self._stage.programs.instructions):
+            self._ask([actor.move.remote(InstructionKind.OFFLOAD) for actor in self._ranks[setup.role].actors])
+
     def _fly(self, work: Work) -> _Flight:
         instruction = work.firing.instruction
         flight = _Flight(work, {}, began_seconds=time.monotonic())
@@ -220,10 +233,8 @@ class RayLauncher:
             return edges.send(edge, work.version)
         if instruction.kind is InstructionKind.RECEIVE_WEIGHTS:
             return edges.receive(edge, work.version)
-        if instruction.kind is InstructionKind.LOAD:
-            return [actor.load.remote() for actor in ranks.actors]
-        if instruction.kind is InstructionKind.OFFLOAD:
-            return [actor.offload.remote() for actor in ranks.actors]
+        if instruction.kind in MOVES:
+            return [actor.move.remote(instruction.kind) for actor in ranks.actors]
         if work.folder is None:
             raise InternalError(f"`{instruction.id}` has no folder")
         return [actor.save.remote(work.folder.resolve()) for actor in ranks.actors]
@@ -336,20 +347,6 @@ def _is_alive(process: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def _located(setup: RoleSetup, device: str) -> RoleSetup:
-    """The setup for processes that have another working directory: paths from the root."""
-    ranks = tuple(
-        replace(
-            rank,
-            device=device,
-            folder=rank.folder.resolve(),
-            model_folder=None if rank.model_folder is None else rank.model_folder.resolve(),
-        )
-        for rank in setup.ranks
-    )
-    return replace(setup, ranks=ranks)
 
 
 def _remote(actor: type, options: dict[str, Any], *arguments: Any) -> Any:

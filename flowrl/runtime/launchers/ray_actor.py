@@ -22,6 +22,7 @@ import numpy as np
 
 from flowrl.backends.batch import Batch, IntArray
 from flowrl.backends.contract import Bytes, Call, Metrics, RankSetup, Result, TensorSpec
+from flowrl.program.program import InstructionKind
 from flowrl.runtime.assemble import Source
 from flowrl.runtime.launchers.contract import Part
 from flowrl.runtime.weights import LocalBuffer, SharedBuffer
@@ -100,11 +101,9 @@ class RankActor:
     def rows(self, start: int, count: int | None) -> tuple[Outcome, Any]:
         return self._rows_of(lambda: self._role.rows(start, count))
 
-    def load(self) -> Outcome:
-        return self._timed(lambda: self._role.load())[0]
-
-    def offload(self) -> Outcome:
-        return self._timed(lambda: self._role.offload())[0]
+    def move(self, kind: InstructionKind) -> Outcome:
+        """Load, offload, or one half of a wake-up."""
+        return self._timed(lambda: self._role.move(kind))[0]
 
     def save(self, folder: Path) -> Outcome:
         return self._timed(lambda: self._role.save(folder))[0]
