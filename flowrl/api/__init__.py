@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowrl.api.calibrate import calibrate
-from flowrl.api.compile import Checked, check_as_planned, compile_spec
+from flowrl.api.compile import Checked, check_as_planned, compile_spec, plan_file
 from flowrl.api.diff import diff_files, diff_with
 from flowrl.api.explain import open_number, plan_of
 from flowrl.api.fix import MOST_ROUNDS, Fixed, fix_once, joined
@@ -27,7 +27,7 @@ from flowrl.graph.text import print_graph
 from flowrl.machine.profile import write_profile
 from flowrl.plan.changes import PlanDiff
 from flowrl.plan.io import dumps, loads
-from flowrl.plan.plan import Plan
+from flowrl.plan.plan import Flags, Plan
 from flowrl.report.calibrated import render_calibration
 from flowrl.report.diff import diff_json, render_diff
 from flowrl.report.opened import render_opened
@@ -73,7 +73,7 @@ def plan(file: FilePath, sets: Sequence[str] = (), cluster: str | None = None, p
 
     Raises FlowError with every fault of the flow; one that does not fit gives a plan with the verdict `infeasible`.
     """
-    return compile_spec(load(file, sets), cluster, profile=None if profile is None else load_profile(profile))
+    return plan_file(file, sets, cluster, profile)
 
 
 def render(plan: Plan, width: int = 100, color: bool = False, ascii: bool = False, flags: str = "") -> str:
@@ -119,7 +119,8 @@ def run(
         plan = plan_of(file, sets, cluster)
         return run_plan(plan, launcher=launcher, runs=runs, folder=folder_of(plan, Path(file)))
     spec = load(file, sets)
-    return run_plan(compile_spec(spec, cluster), launcher=launcher, runs=runs, spec=spec)
+    made = compile_spec(spec, cluster, flags=Flags(sets=tuple(sets), cluster=cluster))
+    return run_plan(made, launcher=launcher, runs=runs, spec=spec)
 
 
 def run_plan(

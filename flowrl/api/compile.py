@@ -84,17 +84,23 @@ def check_as_planned(spec: FlowSpec, cluster: str | None = None) -> Checked:
 
 
 def compile_spec(
-    spec: FlowSpec, cluster: str | None = None, *, profile: Profile | None = None, flags: Flags | None = None
+    spec: FlowSpec,
+    cluster: str | Cluster | None = None,
+    *,
+    profile: Profile | None = None,
+    objective: str | None = None,
+    flags: Flags | None = None,
 ) -> Plan:
-    """The plan of a flow on `cluster` (a shorthand, a file, or None for what the flow says), with the rates of
-    `profile` (None: those that FlowRL brings). `flags`: those of the command, which the plan keeps.
+    """The plan of a flow on `cluster` (a shorthand, a file, a value, or None for what the flow says), with the rates of
+    `profile` (None: those that FlowRL brings), placed for `objective` (None: what the flow says). `flags`: those of the
+    command, which the plan keeps.
 
     Raises FlowError with every fault of the flow. A flow that does not fit gives a plan whose verdict is infeasible.
     """
     checked = check_spec(spec)
     if len(checked.graphs) < len(spec.stages):
         raise FlowError(checked.diagnostics)
-    machine, placed = _placed(spec, checked, cluster, profile)
+    machine, placed = _placed(spec, checked, cluster, profile, objective)
     stages = [_compile_stage(spec, index, each, machine) for index, each in enumerate(placed)]
     told = [diagnostic for each in placed for diagnostic in each.placement.diagnostics]
     diagnostics = _once([*checked.diagnostics, *told], spec)
@@ -142,17 +148,23 @@ class _Placed:
 
 
 def _placed(
-    spec: FlowSpec, checked: Checked, cluster: str | None, profile: Profile | None = None
+    spec: FlowSpec,
+    checked: Checked,
+    cluster: str | Cluster | None,
+    profile: Profile | None = None,
+    objective: str | None = None,
 ) -> tuple[Cluster, list[_Placed]]:
     """The machine, and every stage placed on it."""
     try:
         machine = cluster_of(spec, cluster)
-        return machine, _place(spec, checked, machine, profile or PROFILE)
+        return machine, _place(spec, checked, machine, profile or PROFILE, objective)
     except FlowError as error:
         raise FlowError(with_sources(spec, error.diagnostics)) from None
 
 
-def _place(spec: FlowSpec, checked: Checked, cluster: Cluster, profile: Profile) -> list[_Placed]:
+def _place(
+    spec: FlowSpec, checked: Checked, cluster: Cluster, profile: Profile, objective: str | None
+) -> list[_Placed]:
     """Every stage in turn: models of later ones may be what earlier ones hand on."""
     placed: list[_Placed] = []
     earlier: dict[str, ModelShape] = {}
@@ -160,6 +172,7 @@ def _place(spec: FlowSpec, checked: Checked, cluster: Cluster, profile: Profile)
         shapes = shapes_of(graph, spec.folder, earlier)
         earlier |= handed_on(spec.stages[index].name, graph, shapes)
         request = replace(lower_placement(spec, index), profile=profile)
+        request = request if objective is None else replace(request, objective=objective, objective_span=None)
         placement = place(graph, cluster, request, shapes)
         run = lower_stage_run(spec, index)
         program = emit(graph, placement.pools, run, placement.memory, fits=placement.fits)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from flowrl.api.compile import compile_spec
-from flowrl.api.profile import load_profile
+from flowrl.api.compile import plan_file
 from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.explain.book import book_of
 from flowrl.explain.find import find
@@ -14,7 +13,6 @@ from flowrl.explain.opened import Opened
 from flowrl.explain.tree import open_entry, overview
 from flowrl.plan.io import read
 from flowrl.plan.plan import Plan
-from flowrl.spec import load
 
 
 def plan_of(
@@ -23,7 +21,7 @@ def plan_of(
     """The plan in a plan.json, or that of a flow. Raises FlowError: FR0708 for a plan.json that is to be changed, FR07
     for one that cannot be read, every fault of a flow."""
     if Path(file).suffix != ".json":
-        return compile_spec(load(file, sets), cluster, profile=None if profile is None else load_profile(profile))
+        return plan_file(file, sets, cluster, profile)
     given = {"--set": sets, "--cluster": cluster, "--profile": profile}
     for flag in (name for name, value in given.items() if value):
         raise FlowError(diagnose("FR0708", None, flag=flag, file=file))

@@ -7,8 +7,9 @@ nothing. Kept: the order of everything else; a program's instructions are a sequ
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,9 +48,16 @@ def digest_file(path: Path) -> str | None:
 
 def catalogue_digest() -> str:
     """sha256 hex of the device and model cards: what the figures of a plan come from, until a profile is measured."""
-    folder = files("flowrl.machine").joinpath("catalogue")
-    cards = sorted((card.name, card.read_bytes()) for card in folder.iterdir() if card.name.endswith(".toml"))
+    cards = sorted(_cards(files("flowrl.machine").joinpath("catalogue"), ""))
     return hashlib.sha256(b"".join(content for _, content in cards)).hexdigest()
+
+
+def _cards(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _cards(entry, f"{path}{entry.name}/")
+        elif entry.name.endswith(".toml"):
+            yield f"{path}{entry.name}", entry.read_bytes()
 
 
 def meaning(value: object) -> Any:

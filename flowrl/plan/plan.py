@@ -233,12 +233,23 @@ class Digests(msgspec.Struct, frozen=True, kw_only=True):
     """sha256 of what the plan depends on."""
 
     flow: str
-    """Of the stages' graphs and runs."""
+    """Of the stages' graphs and runs, and what they ask of placement."""
     cluster: str
     profile: str
     """Of the device and model catalogues."""
     code: str
     """Of FlowRL's version and the files with the user's functions."""
+
+
+class Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """What the plan's command was given beside the flow, so that it can be asked again whether the plan is stale."""
+
+    sets: tuple[str, ...] = ()
+    """Each `--set`."""
+    cluster: str | None = None
+    """`--cluster`: a shorthand or a file."""
+    profile: str | None = None
+    """`--profile`: a file."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -252,6 +263,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     """fits or infeasible."""
     cluster: Cluster
+    flags: Flags = Flags()
     folder: str = "."
     """Where relative paths of the flow start, relative to the plan file's folder when written, as given."""
     sources: tuple[Source, ...]

@@ -65,7 +65,7 @@ def test_any_two_plans_can_be_told(one: Plan, other: Plan) -> None:
     assert json.loads(diff_json(found))["differs"] == found.differs
 
 
-SKIPPED = re.compile(r"digests|decisions|memory|estimate|diagnostics|flowrl_plan|\bspans?\b|_spans?\b|lines|overlap")
+SKIPPED = re.compile(r"digests|flags|decisions|memory|estimate|diagnostics|flowrl_plan|\bspans?\b|_spans?\b|lines|overlap")
 
 
 @settings(deadline=None, max_examples=30, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
@@ -123,7 +123,7 @@ EFFECTS = [
     ("backend: vllm", "backend: vllm, engine: {kv_fraction: 0.5}", "actor_infer.engine.kv_fraction", Effect.RESTART),
     ("samples_per_prompt: 8, updates: 4", "samples_per_prompt: 8, updates: 2", "step.updates", Effect.RECOMPILE),
     ("loss: ppo", "loss: ppo, clip_ratio: 0.3", "actor_train.update.clip_low", Effect.LIVE),
-    ("max_response_tokens: 2048", "max_response_tokens: 1024", "actor_infer.generate.max_response_tokens", Effect.RESTART),
+    ("tokens: 2048}}", "tokens: 1024}}", "actor_infer.generate.max_response_tokens", Effect.RESTART),
     ("gae, kl: {coef: 0.001}", "gae, kl: {coef: 0.002}", "advantage.estimate.kl.coef", Effect.LIVE),
 ]
 
