@@ -116,7 +116,7 @@ def compile_spec(
         digests=digests,
         verdict="infeasible" if any(d.exit_code == 4 for d in diagnostics) else "fits",
         cluster=machine,
-        flags=flags or Flags(cluster=cluster),
+        flags=flags or Flags(cluster=cluster.name if isinstance(cluster, Cluster) else cluster),
         folder=spec.folder,
         sources=sources,
         run=lower_run(spec.document.run),

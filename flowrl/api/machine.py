@@ -11,8 +11,11 @@ from flowrl.spec.flow import FlowSpec
 CLUSTER_FILE_SUFFIXES = (".yaml", ".yml")
 
 
-def cluster_of(spec: FlowSpec, flag: str | None) -> Cluster:
-    """The cluster of all stages. Raises FlowError (FR00, FR01, FR0510 to FR0512)."""
+def cluster_of(spec: FlowSpec, flag: str | Cluster | None) -> Cluster:
+    """The cluster of all stages; one that is given as a value is as it is. Raises FlowError (FR00, FR01, FR0510 to
+    FR0512)."""
+    if isinstance(flag, Cluster):
+        return flag
     if flag is None:
         return lower_stage_cluster(spec, 0)
     if not flag.endswith(CLUSTER_FILE_SUFFIXES):
