@@ -9,10 +9,11 @@ import msgspec
 from flowrl.diag.diagnostic import Diagnostic, Severity
 from flowrl.diag.span import Span
 from flowrl.machine.profile import PROFILE, Profile
-from flowrl.plan.plan import Decision, Memory, Pool
+from flowrl.plan.plan import Decision, Memory, Pool, SearchReport
 
-STEP_TIME = "step_time"
-"""The one objective that is carried out: seconds of a step."""
+STEP_TIME, GPU_SECONDS, PRICE, GPUS = "step_time", "gpu_seconds", "price", "gpus"
+OBJECTIVES = (STEP_TIME, GPU_SECONDS, PRICE, GPUS)
+"""What placement may minimise: seconds of a step, those times the devices, what they cost, the number of devices."""
 
 
 class Mode(StrEnum):
@@ -73,6 +74,9 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     objective: str = STEP_TIME
     """What placement minimises."""
     objective_span: Span | None = None
+    step_seconds_at_most: float | None = None
+    """No step may take longer, whatever is minimised."""
+    at_most_span: Span | None = None
     assume: dict[str, Assumption] = {}
     """By op id."""
     profile: Profile = PROFILE
@@ -93,6 +97,8 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
     memory: tuple[Memory, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
     """FR0501 if it does not fit: the nearest placement is given all the same, with what would help. And warnings."""
+    search: SearchReport = SearchReport()
+    """Whether it is the best there is."""
 
     @property
     def fits(self) -> bool:

@@ -170,6 +170,21 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The key of the flow that overrides it."""
 
 
+class SearchReport(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the search for a placement went."""
+
+    gap: float = 0.0
+    """The placement is at most this share above the best of `space`; 0 where it is proven to be the best."""
+    bound: float = 0.0
+    """No placement of `space` has a smaller value of the objective."""
+    looked_at: int = 0
+    """Bounds and choices that were worked out."""
+    exhaustive: bool = True
+    """Whether nothing of `space` was left out."""
+    space: str = ""
+    """What was searched, in words."""
+
+
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
     """A condition at a stage's end."""
 
@@ -217,6 +232,8 @@ class StagePlan(msgspec.Struct, frozen=True, kw_only=True):
     gate: Gate | None = None
     starts_from: dict[str, str] = {}
     """Model name → `STAGE.ROLE` whose checkpoint it starts from."""
+    search: SearchReport = SearchReport()
+    """Whether the placement is the best there is."""
 
 
 class Source(msgspec.Struct, frozen=True, kw_only=True):
