@@ -18,8 +18,8 @@ from flowrl.api.graphs import STOPS, graphs_after
 from flowrl.api.init import init, presets
 from flowrl.api.keys import Key, find_keys, near_keys
 from flowrl.api.measure import measure_machine, profile_of
-from flowrl.api.places import folder_of
 from flowrl.api.profile import load_profile
+from flowrl.api.stale import fresh_folder
 from flowrl.compiler.lower.effects import idle
 from flowrl.diag.diagnostic import FlowError
 from flowrl.graph.graph import Graph
@@ -114,10 +114,13 @@ def run(
     launcher: str | None = None,
     runs: FilePath = "runs",
 ) -> RunResult:
-    """Plan a flow file and run it, or run a plan.json as it is (FR0708: `sets` and `cluster` cannot change one)."""
+    """Plan a flow file and run it, or run a plan.json as it is.
+
+    FR0708: `sets` and `cluster` cannot change one. FR0707, FR0730: what it was made from has moved since.
+    """
     if Path(file).suffix == ".json":
         plan = plan_of(file, sets, cluster)
-        return run_plan(plan, launcher=launcher, runs=runs, folder=folder_of(plan, Path(file)))
+        return run_plan(plan, launcher=launcher, runs=runs, folder=fresh_folder(plan, Path(file)))
     spec = load(file, sets)
     made = compile_spec(spec, cluster, flags=Flags(sets=tuple(sets), cluster=cluster))
     return run_plan(made, launcher=launcher, runs=runs, spec=spec)

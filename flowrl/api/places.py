@@ -18,7 +18,7 @@ def folder_of(plan: Plan, file: Path) -> Path:
     Tried in turn: the plan's folder from here, the same from the plan file's folder, and the plan file's folder itself.
     The flow's own file may have changed or be gone: all of it is in the plan. Raises FlowError FR0707.
     """
-    folders = tuple(dict.fromkeys((Path(plan.folder), file.parent / plan.folder, file.parent)))
+    folders = folders_of(plan, file)
     needed = [source for source in plan.sources if source.role not in FLOW and source.digest is not None]
     places = [(folder, {source.path: digest_file(folder / source.path) for source in needed}) for folder in folders]
     for folder, found in places:
@@ -29,6 +29,11 @@ def folder_of(plan: Plan, file: Path) -> Path:
     raise FlowError(
         _fault(source, nearest[source.path], folders) for source in needed if nearest[source.path] != source.digest
     )
+
+
+def folders_of(plan: Plan, file: Path) -> tuple[Path, ...]:
+    """Where the files of the plan in `file` are looked for, in turn."""
+    return tuple(dict.fromkeys((Path(plan.folder), file.parent / plan.folder, file.parent)))
 
 
 def _fault(source: Source, found: str | None, folders: tuple[Path, ...]) -> Diagnostic:

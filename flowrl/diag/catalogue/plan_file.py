@@ -56,4 +56,31 @@ CODES: tuple[Code, ...] = (
         why="what is planned is what is run",
         help="give the flag with the flow: flowrl run FLOW {flag} …",
     ),
+    Code(
+        id="FR0730",
+        headline="the plan is stale",
+        label="{names} moved since `{plan}` was made",
+        why="what is planned is what is run, so a plan that no longer belongs to its flow is not run for it",
+        help="make it anew: {anew} -o {plan}",
+    ),
+    Code(
+        id="FR0731",
+        headline="this is no question about a placement",
+        label="{problem}",
+        why="a question is one or more of: {forms}; several are joined by commas",
+        help="write it as `critic with reference`, `actor_infer tp4, critic stays`, or `colocated`",
+    ),
+    Code(
+        id="FR0732",
+        headline="the question names nothing of this plan",
+        label="`{name}` is no {kind}; there {are} {known}",
+        help="use the name of a {kind} of this plan",
+    ),
+    Code(
+        id="FR0733",
+        headline="the question contradicts itself",
+        label="{problem}",
+        why="it is answered by planning with all of it, so all of it must be able to hold at once",
+        help="ask for one of the two",
+    ),
 )
