@@ -27,6 +27,8 @@ from benchmarks.searching.outcome import Outcome  # noqa: E402
 
 SECTIONS: Mapping[str, str] = {
     "oracle": "optimum",
+    "speed": "speed",
+    "peers": "peers",
 }
 """Name → module of benchmarks/searching with `section(quick=…) -> Outcome`, in the order they are run."""
 
