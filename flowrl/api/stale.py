@@ -37,6 +37,8 @@ class Moved:
 
     digest: str
     text: str
+    is_fault: bool = False
+    """Whether the flow can't be read any more: a follower of FR0707 where a file of it is gone."""
 
 
 def fresh_folder(plan: Plan, file: Path) -> Path:
@@ -52,7 +54,7 @@ def fresh_folder(plan: Plan, file: Path) -> Path:
     except FlowError as error:
         found.extend(error.diagnostics)
     flow = flow_file(plan, file)
-    moved = list(_moved(plan, file, flow))
+    moved = [each for each in _moved(plan, file, flow) if not (found and each.is_fault)]
     if not found and not moved:
         return folder
     notes = _changes(plan, file, flow)
@@ -85,7 +87,7 @@ def _moved(plan: Plan, file: Path, flow: Path | None) -> Iterator[Moved]:
         try:
             spec = load(flow, flags.sets)
         except FlowError as error:
-            yield Moved("flow", f"`{flow}` has faults now: {error.diagnostics[0].headline}")
+            yield Moved("flow", f"`{flow}` has faults now: {error.diagnostics[0].headline}", is_fault=True)
     code = code_digest(_now(plan, file))
     if spec is not None and flow is not None:
         yield from _flow(plan, spec, flow, code != plan.digests.code)
@@ -130,7 +132,7 @@ def _flow(plan: Plan, spec: FlowSpec, flow: Path, is_other_code: bool) -> Iterat
     checked = check_spec(spec)
     if len(checked.graphs) < len(spec.stages):
         fault = next(each for each in checked.diagnostics if each.severity == "error")
-        yield Moved("flow", f"`{flow}` has faults now: {fault.headline}")
+        yield Moved("flow", f"`{flow}` has faults now: {fault.headline}", is_fault=True)
     elif flow_digest(spec, checked.graphs) != plan.digests.flow:
         changed = [s.path for s in own if digest_file(flow.parent / s.path) != s.digest]
         names = ", ".join(f"`{name}`" for name in changed) or f"`{flow.name}`"

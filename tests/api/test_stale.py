@@ -160,6 +160,11 @@ def test_a_function_is_named_with_what_it_changes(job: Path) -> None:
 
 
 def test_a_function_and_the_flow(job: Path) -> None:
-    Path("arithmetic.py").unlink()
+    Path("arithmetic.py").write_text(Path("arithmetic.py").read_text() + "# changed\n")
     edited("prompts: 32", "prompts: 64")
     assert [each.code for each in refused()] == ["FR0707", "FR0730"]
+
+
+def test_a_function_that_is_gone_is_one_fault(job: Path) -> None:
+    Path("arithmetic.py").unlink()
+    assert [each.code for each in refused()] == ["FR0707"]
