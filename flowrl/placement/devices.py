@@ -22,6 +22,12 @@ def device_names(cluster: Cluster, group: NodeGroup) -> tuple[tuple[str, ...], .
     )
 
 
+def device_block(cluster: Cluster, group: NodeGroup, first: int, count: int) -> tuple[str, ...]:
+    """`count` neighbouring devices of the group, node after node, from the one with number `first` on."""
+    prefix, each = f"{group.name}/" if len(cluster.groups) > 1 else "", group.devices_per_node
+    return tuple(f"{prefix}node{at // each}/{at % each}" for at in range(first, first + count))
+
+
 def allocate(cluster: Cluster, wanted: Sequence[tuple[str, int]]) -> list[tuple[str, ...]]:
     """Devices for each (group, count), in that order. A pool that fits a node takes the fullest node with room, so that
     whole nodes stay whole; a larger one takes whole free nodes first. InternalError if they are too few: the request is

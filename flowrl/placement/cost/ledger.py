@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 
 import msgspec
@@ -33,20 +35,42 @@ def line(what: str, role: str | None, unit: str, formula: str, inputs: Inputs) -
     """The line `what`, its value worked out from `formula`. Bytes are rounded up to a whole byte.
 
     A formula is arithmetic (`+ - * / //`, `max`, `min`, `ceil`) over the names in `inputs`; names that it does not use
-    are left out of the line.
+    are left out of the line. Inside `numbers_only` all of them are.
     """
     compute, used = _parsed(formula)
-    given = [inputs[name] for name in used]
-    value = compute(*[each.value for each in given])
+    values = [inputs[name].value for name in used]
+    value = compute(*values)
+    value = float(math.ceil(value - 1e-6)) if unit == "bytes" else float(value)
+    if _numbers_only.get():
+        return LedgerLine(what=what, role=role, value=value, unit=unit, formula=formula)
     return LedgerLine(
         what=what,
         role=role,
-        value=float(math.ceil(value - 1e-6)) if unit == "bytes" else float(value),
+        value=value,
         unit=unit,
         formula=formula,
-        inputs={name: each.value for name, each in zip(used, given, strict=True)},
-        origins={name: each.origin for name, each in zip(used, given, strict=True)},
+        inputs=dict(zip(used, values, strict=True)),
+        origins={name: inputs[name].origin for name in used},
     )
+
+
+_numbers_only: ContextVar[bool] = ContextVar("numbers_only", default=False)
+
+
+@contextmanager
+def numbers_only() -> Generator[None]:
+    """Here nobody reads a line but for its value: a search adds up thousands that no plan ever shows. What is kept of
+    lines made here must not be mixed with what is kept of whole ones (`are_whole`)."""
+    before = _numbers_only.set(True)
+    try:
+        yield
+    finally:
+        _numbers_only.reset(before)
+
+
+def are_whole() -> bool:
+    """Whether lines that are made now have their inputs."""
+    return not _numbers_only.get()
 
 
 def bytes_of(lines: list[LedgerLine] | tuple[LedgerLine, ...]) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import EdgeKind, Graph, Kind, Model, Op, Role
@@ -16,7 +18,7 @@ from flowrl.machine.shape import DTYPE_BYTES, ModelShape
 from flowrl.machine.traits import TRAITS, Traits
 from flowrl.placement.cost.ledger import Given
 from flowrl.placement.request import PlacementRequest
-from flowrl.plan.plan import Decision, Layout, Pool
+from flowrl.plan.plan import Decision, Layout, Pool, RolePlacement
 
 HOST = "host"
 MICRO_BATCH_TOKENS = 16384
@@ -65,10 +67,48 @@ class Placed:
     shared: bool = False
     """Whether its weights are those of a trainer that is resident in the same pool: its frozen base, or all of them in
     DeepSpeed's hybrid engine."""
-    names: dict[str, Mapping[str, Given]] = field(
-        default_factory=dict[str, Mapping[str, Given]], init=False, compare=False, repr=False
+    count: int = field(default=0, init=False, compare=False)
+    """Devices of the pool."""
+    linked: int = field(default=0, init=False, compare=False)
+    """`linked_devices` of the pool."""
+    names: dict[object, Mapping[str, Given]] = field(
+        default_factory=dict[object, Mapping[str, Given]], init=False, compare=False, repr=False
     )
     """Of formulas, once they were worked out: `model_inputs` and the like ask for the same ones dozens of times."""
+    kept: dict[object, Any] = field(default_factory=dict[object, Any], init=False, compare=False, repr=False)
+    """What depends on the role and its kind of devices alone, once it was worked out."""
+
+    def __post_init__(self) -> None:
+        if self.pool.devices:
+            object.__setattr__(self, "count", len(self.pool.devices))
+            object.__setattr__(self, "linked", linked_devices(self.group, self.pool.devices))
+
+    def elsewhere(self, pool: Pool, entry: RolePlacement, where: str, shared: bool, count: int, linked: int) -> Placed:
+        """The same role as `entry` says, on other devices of the same kind, which need no names: `count` of them, of
+        which `linked` talk by links. `where`: the origin of its layout."""
+        found = Placed(
+            role=self.role,
+            pool=pool,
+            shape=self.shape,
+            traits=self.traits,
+            layout=entry.layout,
+            layout_origin=where,
+            offloaded=entry.offloaded,
+            recompute=entry.recompute,
+            group=self.group,
+            dtype_bytes=self.dtype_bytes,
+            dtype_origin=self.dtype_origin,
+            kv_origin=self.kv_origin,
+            adapter=self.adapter,
+            adapter_origin=self.adapter_origin,
+            profile=self.profile,
+            micro_batch_tokens=entry.micro_batch_tokens,
+            shared=shared,
+        )
+        object.__setattr__(found, "count", count)
+        object.__setattr__(found, "linked", linked)
+        object.__setattr__(found, "kept", self.kept)
+        return found
 
     @property
     def device(self) -> Device:
@@ -83,7 +123,10 @@ class Placed:
     @property
     def rates(self) -> DeviceRates:
         """What its backend achieves on its device."""
-        return self.profile.rates(self.device, self.backend)
+        found: DeviceRates | None = self.kept.get("rates")
+        if found is None:
+            found = self.kept["rates"] = self.profile.rates(self.device, self.backend)
+        return found
 
     @property
     def backend(self) -> str:
@@ -106,33 +149,40 @@ def placed_roles(
 ) -> tuple[Placed, ...]:
     """Every role of a device pool, in the pool's order."""
     group = group_of(pool, cluster)
-    resident = {entry.role for entry in pool.roles if not entry.offloaded}
-    found: list[Placed] = []
-    for entry in pool.roles:
-        role = graph.role(entry.role)
-        model = graph.model(role.model) if role.model is not None else None
-        found.append(
-            Placed(
-                role=role,
-                pool=pool,
-                shape=shapes[model.name] if model is not None else None,
-                traits=TRAITS.get(role.backend or ""),
-                layout=entry.layout,
-                layout_origin=_layout_origin(entry.role, pool.name, request, decisions),
-                offloaded=entry.offloaded,
-                recompute=entry.recompute,
-                group=group,
-                dtype_bytes=DTYPE_BYTES[model.dtype] if model is not None else 4,
-                dtype_origin=request.origin("models", model.name, "dtype") if model is not None else "default",
-                kv_origin=request.origin("roles", role.name, "engine", "kv_fraction"),
-                adapter=_adapter(role, model, shapes),
-                adapter_origin=request.origin("models", model.name, "lora", "rank") if model is not None else "default",
-                profile=request.profile,
-                micro_batch_tokens=entry.micro_batch_tokens,
-                shared=is_shared(graph, role, resident),
-            )
-        )
-    return tuple(found)
+    return tuple(placed_role(graph, entry, pool, group, shapes, request, decisions) for entry in pool.roles)
+
+
+def placed_role(
+    graph: Graph,
+    entry: RolePlacement,
+    pool: Pool,
+    group: NodeGroup,
+    shapes: Mapping[str, ModelShape],
+    request: PlacementRequest,
+    decisions: Sequence[Decision] = (),
+) -> Placed:
+    """One role of a pool on devices of `group`."""
+    role = graph.role(entry.role)
+    model = graph.model(role.model) if role.model is not None else None
+    return Placed(
+        role=role,
+        pool=pool,
+        shape=shapes[model.name] if model is not None else None,
+        traits=TRAITS.get(role.backend or ""),
+        layout=entry.layout,
+        layout_origin=layout_origin(entry.role, pool.name, request, decisions),
+        offloaded=entry.offloaded,
+        recompute=entry.recompute,
+        group=group,
+        dtype_bytes=DTYPE_BYTES[model.dtype] if model is not None else 4,
+        dtype_origin=request.origin("models", model.name, "dtype") if model is not None else "default",
+        kv_origin=request.origin("roles", role.name, "engine", "kv_fraction"),
+        adapter=_adapter(role, model, shapes),
+        adapter_origin=request.origin("models", model.name, "lora", "rank") if model is not None else "default",
+        profile=request.profile,
+        micro_batch_tokens=entry.micro_batch_tokens,
+        shared=is_shared(graph, role, {each.role for each in pool.roles if not each.offloaded}),
+    )
 
 
 def is_shared(graph: Graph, role: Role, resident: set[str]) -> bool:
@@ -164,7 +214,24 @@ def group_of(pool: Pool, cluster: Cluster) -> NodeGroup:
     raise InternalError(f"pool `{pool.name}` is on {pool.device}, which the cluster does not have")
 
 
-def _layout_origin(role: str, pool: str, request: PlacementRequest, decisions: Sequence[Decision]) -> str:
+def linked_devices(group: NodeGroup, devices: tuple[str, ...]) -> int:
+    """Neighbouring devices of a pool that talk by links: those in a node, or in a domain of several nodes."""
+    return _linked_of(devices, nodes_linked(group))
+
+
+def nodes_linked(group: NodeGroup) -> int:
+    """Nodes of a link domain."""
+    return max(1, group.linked_devices // group.devices_per_node)
+
+
+@lru_cache(maxsize=1024)
+def _linked_of(devices: tuple[str, ...], together: int) -> int:
+    nodes = Counter(device.rsplit("/", 1)[0] for device in devices)
+    return len(devices) if len(nodes) <= together else min(nodes.values()) * together
+
+
+def layout_origin(role: str, pool: str, request: PlacementRequest, decisions: Sequence[Decision] = ()) -> str:
+    """Where a role's layout comes from: the flow, a decision, or placement that has not named its decisions yet."""
     for axis in ("tp", "pp", "cp", "ep"):
         written = request.origin("placement", "pools", pool, "layouts", role, axis)
         if written != "default":
@@ -187,12 +254,13 @@ def model_inputs(placed: Placed) -> Mapping[str, Given]:
 
 
 def _model_inputs(placed: Placed) -> Mapping[str, Given]:
-    where = placed.layout_origin
-    adapter = {"A": Given(placed.adapter, f"adapter, rank {placed.adapter_origin}")} if placed.adapter else {}
+    where, always = placed.layout_origin, placed.kept.get("model")
+    if always is None:
+        adapter = {"A": Given(placed.adapter, f"adapter, rank {placed.adapter_origin}")} if placed.adapter else {}
+        width = Given(placed.dtype_bytes, placed.dtype_origin)
+        always = placed.kept["model"] = {**adapter, **_shape_inputs(placed.model), "w": width}
     return {
-        **adapter,
-        **_shape_inputs(placed.model),
-        "w": Given(placed.dtype_bytes, placed.dtype_origin),
+        **always,
         "dp": Given(placed.layout.dp, where),
         "tp": Given(placed.layout.tp, where),
         "pp": Given(placed.layout.pp, where),

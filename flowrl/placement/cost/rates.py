@@ -6,12 +6,10 @@ work.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, log2
 
-from flowrl.machine.cluster import NodeGroup
 from flowrl.machine.local import LOCAL
 from flowrl.machine.profile import DeviceRates
 from flowrl.placement.cost.ledger import Given
@@ -37,6 +35,9 @@ class Group:
     """Latency of passing once through a tree over all of them: the logarithm of hops inside, and of those between."""
     how: str
 
+    def __hash__(self) -> int:
+        return hash((self.size, self.inside, self.bytes_per_second))
+
     @property
     def crosses(self) -> bool:
         return self.inside < self.size
@@ -52,11 +53,19 @@ def rate_inputs(placed: Placed, share: str, cluster_name: str, slots_in_use: int
 
     On `local` a slot uses its part of the cores: all of them if it is the only one.
     """
+    key = ("rates", share, cluster_name, slots_in_use, placed.count, placed.linked)
+    found: dict[str, Given] | None = placed.kept.get(key)
+    if found is None:
+        found = placed.kept[key] = _rate_inputs(placed, share, cluster_name, slots_in_use)
+    return found
+
+
+def _rate_inputs(placed: Placed, share: str, cluster_name: str, slots_in_use: int) -> dict[str, Given]:
     device, achieved = placed.device, shares(placed)
     cores = max(1, placed.group.devices_per_node // max(1, slots_in_use)) if cluster_name == LOCAL else 1
     flops = getattr(achieved, share) * device.bf16_flops_per_second * cores
     catalogue = f"catalogue {device.name}"
-    ranks = group_of_ranks(placed, len(placed.pool.devices))
+    ranks = group_of_ranks(placed, placed.count)
     return {
         "X": Given(flops, f"{getattr(achieved, share):.0%} of {catalogue} bf16 peak ({placed.profile.origin})"),
         "Y": Given(achieved.decode * device.memory_bytes_per_second * cores, f"{achieved.decode:.0%} of {catalogue}"),
@@ -80,28 +89,26 @@ def axis_group(placed: Placed, axis: str) -> Group:
 
 def group_of_ranks(placed: Placed, size: int, stride: int = 1) -> Group:
     """`size` ranks, each `stride` after the last, in the pool's order of devices."""
-    linked = linked_devices(placed.group, placed.pool.devices)
+    linked = placed.linked
+    inside = max(1, min(size, linked // stride)) if linked < placed.count else size
+    key = ("ranks", size, inside)
+    found: Group | None = placed.kept.get(key)
+    if found is None:
+        found = placed.kept[key] = _group_of(placed, size, inside)
+    return found
+
+
+def _group_of(placed: Placed, size: int, inside: int) -> Group:
     device, achieved = placed.device, shares(placed)
     return _group(
         size,
-        max(1, min(size, linked // stride)) if linked < len(placed.pool.devices) else size,
+        inside,
         device.name,
         device.link_bytes_per_second * achieved.link,
         placed.group.network_bytes_per_second * achieved.network,
         device.link_seconds * achieved.link_latency,
         placed.group.network_seconds * achieved.network_latency,
     )
-
-
-def linked_devices(group: NodeGroup, devices: tuple[str, ...]) -> int:
-    """Neighbouring devices of a pool that talk by links: those in a node, or in a domain of several nodes."""
-    return _linked_of(devices, max(1, group.linked_devices // group.devices_per_node))
-
-
-@lru_cache(maxsize=1024)
-def _linked_of(devices: tuple[str, ...], together: int) -> int:
-    nodes = Counter(device.rsplit("/", 1)[0] for device in devices)
-    return len(devices) if len(nodes) <= together else min(nodes.values()) * together
 
 
 @lru_cache(maxsize=4096)

@@ -13,42 +13,21 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Op
-from flowrl.machine.cluster import Cluster, NodeGroup
-from flowrl.placement.cost.ledger import bytes_of, evaluate
-from flowrl.placement.cost.placed import Placed, group_of, is_shared, placed_roles
-from flowrl.placement.cost.rates import linked_devices
+from flowrl.machine.cluster import Cluster
+from flowrl.placement.cost.ledger import bytes_of, evaluate, numbers_only
+from flowrl.placement.cost.placed import Placed, group_of, is_shared, layout_origin, placed_role
+from flowrl.placement.cost.site import Key, Site, site_of_block, site_of_pool
 from flowrl.placement.cost.workload import Workload
-from flowrl.placement.memory.engine import is_engine
 from flowrl.placement.memory.phases import phases, stage_groups
-from flowrl.placement.memory.pool import devices_text, limit_bytes, overhead_lines
+from flowrl.placement.memory.pool import devices_text, overhead_lines
 from flowrl.placement.memory.role import RoleMemory
 from flowrl.placement.memory.training import host_lines
 from flowrl.placement.sync.edge import sync_of
 from flowrl.placement.time.ops import Lines, OpTime
 from flowrl.plan.plan import LedgerLine, Memory, Pool, RolePlacement
 
-Key = tuple[object, ...]
 Phase = tuple[int, int, str, int, int]
 """First and end of the devices that do the same, name, bytes and limit."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Site:
-    """Devices that roles may be placed on. Made once, asked often: costs are kept by its `key`."""
-
-    pool: Pool
-    """Without roles."""
-    pools: tuple[Pool, ...]
-    """All that share the cluster with it: on a CPU slots share memory and cores."""
-    group: NodeGroup
-    limit_bytes: int
-    """Of one device."""
-    key: Key
-    """All of it that costs of a single role depend on."""
-
-    @property
-    def count(self) -> int:
-        return len(self.pool.devices)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,14 +108,24 @@ class RoleCost:
 class Seconds:
     """Of one firing of each op of a role, by its id; worked out when it is first asked for."""
 
-    def __init__(self, times: OpTime, placed: Placed) -> None:
-        self._times, self._placed = times, placed
+    __slots__ = ("_known", "_others", "_placed", "_times")
+
+    def __init__(self, times: OpTime, placed: Placed, others: dict[str, float]) -> None:
+        """`others`: of ops that recomputation does not change, shared by all that differ in it alone."""
+        self._times, self._placed, self._others = times, placed, others
         self._known: dict[str, float] = {}
 
     def __getitem__(self, op: str) -> float:
         found = self._known.get(op)
         if found is None:
-            found = self._known[op] = _sum(self._times.on_devices(self._placed, self._times.work.graph.op(op)))
+            here = self._times.work.graph.op(op)
+            found = self._others.get(op) if here.method != "update" else None
+            if found is None:
+                with numbers_only():
+                    found = _sum(self._times.on_devices(self._placed, here))
+            self._known[op] = found
+            if here.method != "update":
+                self._others[op] = found
         return found
 
 
@@ -148,11 +137,16 @@ class RoleCosts:
         self._times = OpTime(work, (), cluster)
         self._costs: dict[Key, RoleCost] = {}
         self._times_of: dict[Key, Seconds] = {}
+        self._others: dict[Key, dict[str, float]] = {}
+        self._times_on: dict[Key, OpTime] = {}
+        self._first: dict[tuple[str, str], Placed] = {}
+        self._origins: dict[tuple[str, str], str] = {}
         self._sites: dict[Key, Site] = {}
         self._short: dict[Key, Memory | None] = {}
         self._always: dict[Key, int] = {}
         self._hand_overs: dict[Key, tuple[float, float]] = {}
         self._host: dict[str, float] = {}
+        self._groups = {group.name: group for group in cluster.groups}
         self._ops: dict[str, list[Op]] = {role.name: [] for role in self.graph.roles}
         for op in self.graph.ops:
             self._ops[op.role].append(op)
@@ -161,6 +155,8 @@ class RoleCosts:
         lenders = {r.name: {each.name for each in holders if is_shared(self.graph, r, {each.name})} for r in holders}
         self._lenders = {role.name: lenders.get(role.name, set()) for role in self.graph.roles}
         self._shares = {role.name: role.shares for role in self.graph.roles}
+        self._senders = {edge.source.split(".")[0] for edge in _weights(self.graph)}
+        self._receivers = {edge.target.split(".")[0] for edge in _weights(self.graph)}
 
     def lenders(self, role: str) -> set[str]:
         """Roles whose weights it works with where they are resident beside it."""
@@ -176,16 +172,23 @@ class RoleCosts:
 
     def site(self, pool: Pool, pools: Sequence[Pool] = ()) -> Site:
         """The devices of `pool`, whatever its roles; `pools` are all of the plan."""
-        pools = tuple(pools) or (pool,)
         group = group_of(pool, self.cluster)
-        known: Key = (pool.name, pool.devices) if not group.device.is_cpu else (pool.name, pools)
+        known: Key = (pool.name, pool.devices)
+        if group.device.is_cpu:
+            known = (pool.name, tuple(pools) or (pool,))
         found = self._sites.get(known)
         if found is None:
-            empty = Pool(name=pool.name, devices=pool.devices, device=pool.device, roles=())
-            limit, in_use = limit_bytes(pool, pools, self.cluster), sum(len(each.devices) for each in pools)
-            shared = in_use if group.device.is_cpu else 0
-            key = (group.name, len(pool.devices), linked_devices(group, pool.devices), limit, shared)
-            found = self._sites[known] = Site(empty, pools, group, limit, key)
+            found = self._sites[known] = site_of_pool(pool, tuple(pools) or (pool,), group, self.cluster)
+        return found
+
+    def site_of(self, group: str, count: int, first: int = 0) -> Site:
+        """`count` neighbouring devices of a group, node after node, from the device number `first` on: with 0, what a
+        pool gets that is the first to be allocated. Its devices have names only when its `pool` is asked for, so it
+        costs as much for ten thousand as for ten. Raises KeyError for a group that the cluster does not have."""
+        known: Key = (group, count, first)
+        found = self._sites.get(known)
+        if found is None:
+            found = self._sites[known] = site_of_block(self.cluster, self._groups[group], count, first)
         return found
 
     def role_cost(self, entry: RolePlacement, site: Site, beside: Sequence[RolePlacement] = ()) -> RoleCost:
@@ -258,7 +261,8 @@ class RoleCosts:
         """One firing of an op of the host pool."""
         found = self._host.get(op.id)
         if found is None:
-            found = self._host[op.id] = _sum(self._times.host(op))
+            with numbers_only():
+                found = self._host[op.id] = _sum(self._times.host(op))
         return found
 
     def together(self, op: Op, talking: int, spoken: float) -> float:
@@ -272,17 +276,45 @@ class RoleCosts:
         return min(self.together(op, talking, max(each, spoken)) for each in (spoken, *hidden))
 
     def _made(self, key: Key, entry: RolePlacement, site: Site, beside: Sequence[RolePlacement]) -> RoleCost:
-        others = (each for each in beside if each.role != entry.role)
-        pool = Pool(name=site.pool.name, devices=site.pool.devices, device=site.pool.device, roles=(entry, *others))
-        placed = placed_roles(self.graph, pool, self.work.shapes, self.cluster, self.work.request)[0]
-        memory = RoleMemory(self.work, placed, site.limit_bytes)
-        if entry.offloaded:
-            stays = self.role_cost(msgspec.structs.replace(entry, offloaded=False), site, beside)
-            return _off_duty(stays, memory, key)
-        times = OpTime(self.work, site.pools, self.cluster)
-        stages, ops = range(memory.pp), self._ops[entry.role]
+        with numbers_only():
+            placed = self._placed(entry, site, beside)
+            memory = RoleMemory(self.work, placed, site.limit_bytes)
+            if entry.offloaded:
+                stays = self.role_cost(msgspec.structs.replace(entry, offloaded=False), site, beside)
+                return _off_duty(stays, memory, key)
+            return self._cost(key, entry, site, placed, memory)
+
+    def _placed(self, entry: RolePlacement, site: Site, beside: Sequence[RolePlacement]) -> Placed:
+        """The role on a site, whose devices need no names for what it costs."""
+        pool = Pool(
+            name=site.name,
+            devices=(),
+            device=site.group.device.name,
+            roles=(entry, *(each for each in beside if each.role != entry.role)) if beside else (entry,),
+        )
+        known = (entry.role, site.group.name)
+        first = self._first.get(known)
+        if first is None:
+            shapes, request = self.work.shapes, self.work.request
+            first = self._first[known] = placed_role(self.graph, entry, pool, site.group, shapes, request)
+        named = (entry.role, site.name)
+        where = self._origins.get(named)
+        if where is None:
+            where = self._origins[named] = layout_origin(entry.role, site.name, self.work.request)
+        resident = {each.role for each in pool.roles if not each.offloaded} if beside else {entry.role}
+        shared = is_shared(self.graph, first.role, resident)
+        return first.elsewhere(pool, entry, where, shared, site.count, site.linked)
+
+    def _cost(self, key: Key, entry: RolePlacement, site: Site, placed: Placed, memory: RoleMemory) -> RoleCost:
+        times = self._times_at(site)
+        ops, alike, busy = self._ops[entry.role], memory.alike, memory.busy
         has_model, start = memory.has_model, memory.start()
-        loads = [memory.load(stage) for stage in stages]
+        loads = {stage: memory.load(stage) for stage in alike}
+        held = {stage: bytes_of(memory.resident(stage)) for stage in alike}
+        left = {stage: bytes_of(memory.left(stage)) for stage in alike}
+        work = {stage: {op.id: bytes_of(memory.at_work(op, stage)) for op in ops} for stage in busy}
+        blocks = {stage: bytes_of(memory.grown(stage)) for stage in busy}
+        away = memory.off_device()
         return RoleCost(
             name=entry.role,
             pp=memory.pp,
@@ -291,34 +323,41 @@ class RoleCosts:
             wakes=memory.wakes,
             staged=memory.staged,
             counted=placed.device.is_cpu or not memory.is_engine,
-            held=tuple(bytes_of(memory.resident(stage)) for stage in stages),
-            remains=tuple(bytes_of(memory.left(stage)) for stage in stages),
-            work=tuple({op.id: bytes_of(memory.at_work(op, stage)) for op in ops} for stage in stages),
-            loading=None if None in loads else tuple(bytes_of(each or []) for each in loads),
+            held=tuple(held[stage] for stage in alike),
+            remains=tuple(left[stage] for stage in alike),
+            work=tuple(work[stage] for stage in busy),
+            loading=None if None in loads.values() else tuple(bytes_of(loads[stage] or []) for stage in alike),
             starting=None if start is None else (bytes_of(start[0]), start[1]),
-            blocks=tuple(bytes_of(memory.grown(stage)) for stage in stages),
-            sends=bytes_of(memory.sent()) if has_model and self._has_edge(entry.role, sends=True) else 0,
-            receives=bytes_of(memory.received()) if has_model and self._has_edge(entry.role, sends=False) else 0,
-            woken=bytes_of(memory.awake()) if has_model and is_engine(placed) else 0,
-            off_device_bytes=bytes_of(memory.off_device()),
+            blocks=tuple(blocks[stage] for stage in busy),
+            sends=bytes_of(memory.sent()) if has_model and entry.role in self._senders else 0,
+            receives=bytes_of(memory.received()) if has_model and entry.role in self._receivers else 0,
+            woken=bytes_of(memory.awake()) if has_model and memory.is_engine else 0,
+            off_device_bytes=bytes_of(away),
             host_bytes=bytes_of(host_lines(placed)) if has_model else 0,
             seconds=self._seconds(entry, site, placed, times),
-            move_seconds=_sum(times.move_state(placed)) if has_model else 0.0,
+            move_seconds=_sum(times.move_state(placed, away)) if has_model else 0.0,
             key=key,
             placed=placed,
         )
 
-    def _seconds(self, entry: RolePlacement, site: Site, placed: Placed, times: OpTime) -> Seconds:
-        """The same whether it leaves its devices or not."""
-        key = (entry.role, entry.layout, entry.recompute, entry.micro_batch_tokens, site.key)
-        found = self._times_of.get(key)
+    def _times_at(self, site: Site) -> OpTime:
+        found = self._times_on.get(site.key)
         if found is None:
-            found = self._times_of[key] = Seconds(times, placed)
+            found = self._times_on[site.key] = OpTime(
+                self.work, (), self.cluster, limit_bytes=site.limit_bytes, in_use=site.in_use
+            )
         return found
 
-    def _has_edge(self, role: str, *, sends: bool) -> bool:
-        ends = (edge.source if sends else edge.target for edge in _weights(self.graph))
-        return any(end.split(".")[0] == role for end in ends)
+    def _seconds(self, entry: RolePlacement, site: Site, placed: Placed, times: OpTime) -> Seconds:
+        """The same whether it leaves its devices or not."""
+        layout = entry.layout
+        cut = (layout.dp, layout.tp, layout.pp, layout.cp, layout.ep)
+        key = (entry.role, cut, entry.recompute, entry.micro_batch_tokens, site.key)
+        found = self._times_of.get(key)
+        if found is None:
+            others = self._others.setdefault((entry.role, cut, entry.micro_batch_tokens, site.key), {})
+            found = self._times_of[key] = Seconds(times, placed, others)
+        return found
 
 
 def _weights(graph: Graph) -> Iterator[Edge]:

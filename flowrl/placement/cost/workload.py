@@ -91,8 +91,8 @@ class Workload:
         self._counts = Counts(graph, request)
         self._ops = {op.id: op for op in graph.ops}
         self._interactions = interactions(graph)
-        self.lines: dict[tuple[object, ...], list[LedgerLine]] = {}
-        """Ledger lines of roles at work, kept by memory.py for the candidates of one search."""
+        self.lines: dict[tuple[object, ...], dict[tuple[object, ...], list[LedgerLine]]] = {}
+        """Ledger lines of roles at work, kept by memory/role.py for the candidates of one search."""
         self._rows: dict[str, Rows] = {}
         self._lengths: dict[str, Lengths] = {}
         self._sources: dict[str, list[str]] = {}

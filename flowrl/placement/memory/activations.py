@@ -106,6 +106,15 @@ class _Way:
 
 
 def _given(placed: Placed, how: str, *, largest: bool) -> Given:
+    layout = placed.layout
+    key = ("activations", how, largest, layout.tp, layout.ep > 1)
+    found: Given | None = placed.kept.get(key)
+    if found is None:
+        found = placed.kept[key] = _worked_out(placed, how, largest=largest)
+    return found
+
+
+def _worked_out(placed: Placed, how: str, *, largest: bool) -> Given:
     layout, known = placed.layout, placed.profile
     in_float = largest and how in (EAGER, FROZEN) and bool(placed.model.experts)
     way = _Way(

@@ -28,10 +28,10 @@ ROW_TOKEN_BYTES = 32
 """Of one token of a row at the controller: its id, masks, log-probs of three policies, advantage, value, return."""
 
 
-def off_device_lines(placed: Placed) -> Lines:
+def off_device_lines(placed: Placed, resident: Lines | None = None) -> Lines:
     """What of a role is copied to the host when it leaves a device: its state, and of an engine the weights alone (the
     KV cache is thrown away; vLLM, sleep mode level 1) or nothing (level 2). Weights that a trainer of the pool has are
-    there once."""
+    there once. `resident`: what it holds between its ops, if the caller has it."""
     if placed.shape is None or placed.role.shares in {entry.role for entry in placed.pool.roles}:
         return []
     if placed.backend == "diffusers":
@@ -40,7 +40,7 @@ def off_device_lines(placed: Placed) -> Lines:
         return weights_line(placed) if placed.role.engine.sleep_level == 1 else []
     if placed.role.kind is Kind.GENERATOR:
         return engine_memory.idle_lines(placed)
-    return training_memory.resident_lines(placed)
+    return training_memory.resident_lines(placed) if resident is None else resident
 
 
 def host_memory(everyone: Everyone, cluster: Cluster, work: Workload | None = None) -> tuple[Memory, ...]:

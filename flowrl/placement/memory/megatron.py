@@ -11,6 +11,8 @@ arXiv:2104.04473).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from flowrl.placement.cost.ledger import Given, Inputs, line
 from flowrl.placement.cost.placed import Placed
 from flowrl.placement.memory.activations import kept_input, layer_activations, mean_activations
@@ -20,9 +22,16 @@ from flowrl.placement.memory.stages import stage_of
 from flowrl.plan.plan import LedgerLine
 
 
-def inputs_of(placed: Placed, stage: int) -> dict[str, Given]:
+def inputs_of(placed: Placed, stage: int) -> Mapping[str, Given]:
     """Ps parameters of the stage that are no routed experts · Xs those that are · Ls layers · et what cuts an expert
     beside ep."""
+    found = placed.names.get(stage)
+    if found is None:
+        found = placed.names[stage] = _inputs_of(placed, stage)
+    return found
+
+
+def _inputs_of(placed: Placed, stage: int) -> Mapping[str, Given]:
     here, layout = stage_of(placed.model, placed.layout.pp, stage), placed.layout
     asked = placed.role.engine.expert_tensor_parallel
     both = layout.ep * layout.tp <= layout.dp * layout.cp * layout.tp

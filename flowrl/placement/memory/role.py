@@ -13,12 +13,13 @@ from flowrl.graph.graph import Kind, Op
 from flowrl.graph.judges import reads_answers
 from flowrl.graph.params import UpdateParams
 from flowrl.placement.cost.denoiser import sampler_lines
-from flowrl.placement.cost.ledger import Given, bytes_of, line
+from flowrl.placement.cost.ledger import Given, are_whole, bytes_of, line
 from flowrl.placement.cost.placed import Placed, micro_batch_tokens
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.memory import engine as engine_memory
 from flowrl.placement.memory import host as host_memory
 from flowrl.placement.memory import training as training_memory
+from flowrl.placement.memory.stages import stages_alike
 from flowrl.placement.memory.training import Lines
 from flowrl.plan.plan import LedgerLine
 
@@ -36,9 +37,10 @@ class RoleMemory:
         self.is_engine = engine_memory.is_engine(placed)
         self.wakes = self.offloaded and self.is_engine and not on_cpu
         self.staged = self.wakes and placed.profile.engine_memory(placed.backend).staged
-        layout = placed.layout
-        axes = (layout.dp, layout.tp, layout.pp, layout.cp, layout.ep, placed.layout_origin, placed.kv_origin)
-        self._where = (self.name, len(placed.pool.devices), *axes, placed.shared, placed.group.name, limit)
+        self._lines = work.lines.setdefault(self._where(), {})
+        self.alike = self._alike()
+        """For each stage the first that holds the same: of backends without stages, and of numbers."""
+        self._busy: tuple[int, ...] | None = None
 
     def load(self, stage: int) -> Lines | None:
         """While it is loaded; None for what loads no model, and for engines, which start against their own share."""
@@ -47,7 +49,8 @@ class RoleMemory:
         if not self.has_model or self.is_engine:
             return None
         return self._kept(
-            ("load", stage), lambda: training_memory.load_lines(self.placed, stage, resident=self.resident(stage))
+            ("load", self.alike[stage]),
+            lambda: training_memory.load_lines(self.placed, stage, resident=self.resident(stage)),
         )
 
     def start(self) -> tuple[Lines, int] | None:
@@ -60,13 +63,15 @@ class RoleMemory:
         return lines, engine_memory.engine_limit_bytes(self.placed, self.limit)
 
     def at_work(self, op: Op, stage: int) -> Lines:
-        recompute = self.placed.recompute if isinstance(op.params, UpdateParams) else ""
         size = self.placed.micro_batch_tokens
-        return self._kept((op.id, stage, recompute, size), lambda: self._work_lines(op, stage))
+        if isinstance(op.params, UpdateParams):
+            key = (op.id, self.busy[stage], self.placed.recompute, size)
+            return self._kept(key, lambda: self._work_lines(op, stage))
+        return self._kept((op.id, self.alike[stage], size), lambda: self._work_lines(op, stage))
 
     def resident(self, stage: int) -> Lines:
         """Between its ops, if it stays."""
-        return self._kept(("held", stage), lambda: self._resident_lines(stage))
+        return self._kept(("held", self.alike[stage]), lambda: self._resident_lines(stage))
 
     def left(self, stage: int) -> Lines:
         """On the device while another role works there; of one that sleeps the same at every stage."""
@@ -79,7 +84,7 @@ class RoleMemory:
         known = self.placed.profile.memory
         if not self.placed.role.trainable or self.offloaded or not known.growth_share:
             return []
-        key = ("grown", stage, self.placed.recompute, self.placed.micro_batch_tokens)
+        key = ("grown", self.busy[stage], self.placed.recompute, self.placed.micro_batch_tokens)
         return self._kept(key, lambda: [self._grown_line(stage, known.growth_share, known.source)])
 
     def sent(self) -> Lines:
@@ -97,15 +102,42 @@ class RoleMemory:
     def off_device(self) -> Lines:
         """What is copied to the host when it leaves its devices."""
         joined = self.placed.role.shares in {entry.role for entry in self.placed.pool.roles}
-        return self._kept(("off", joined), lambda: host_memory.off_device_lines(self.placed))
+        return self._kept(("off", joined), lambda: host_memory.off_device_lines(self.placed, self.resident(0)))
 
     def _kept(self, key: tuple[object, ...], make: Callable[[], Lines]) -> Lines:
         """Lines by all that they depend on: the candidates of a search differ in one role or two."""
-        key = (*key, *self._where)
-        found = self.work.lines.get(key)
+        found = self._lines.get(key)
         if found is None:
-            found = self.work.lines[key] = make()
+            found = self._lines[key] = make()
         return found
+
+    def _where(self) -> tuple[object, ...]:
+        """What lines depend on beside their moment. What an engine holds on a GPU is the same for any number of
+        engines."""
+        placed, layout, whole = self.placed, self.placed.layout, are_whole()
+        held = (self.name, placed.shared, placed.group.name, self.limit, layout.tp, layout.pp, layout.ep)
+        if self.is_engine and not whole and not placed.device.is_cpu:
+            return held
+        return (*held, layout.dp, layout.cp, placed.count, placed.layout_origin, placed.kv_origin, whole)
+
+    def _alike(self) -> tuple[int, ...]:
+        if self.pp == 1 or self.placed.backend != "megatron":
+            return (0,) * self.pp
+        return tuple(range(self.pp)) if are_whole() else stages_alike(self.placed.model, self.pp)
+
+    @property
+    def busy(self) -> tuple[int, ...]:
+        """For each stage the first that holds the same in an update: it has as many micro-batches in flight, too."""
+        if self._busy is None:
+            self._busy = self.alike
+            if self.alike != tuple(range(self.pp)) and self.placed.backend == "megatron":
+                updates = [op for op in self.work.graph.ops if op.role == self.name and op.method == "update"]
+                most = max((self._micro_batch(op)[1] for op in updates), default=1)
+                first: dict[tuple[int, int], int] = {}
+                flights = (min(self.pp - stage, max(1, most)) for stage in range(self.pp))
+                kinds = zip(self.alike, flights, strict=True)
+                self._busy = tuple(first.setdefault(kind, stage) for stage, kind in enumerate(kinds))
+        return self._busy
 
     def _grown_line(self, stage: int, share: float, source: str) -> LedgerLine:
         updates = [op for op in self.work.graph.ops if op.role == self.name and op.method == "update"]
@@ -138,6 +170,14 @@ class RoleMemory:
     def _micro_batch(self, op: Op) -> tuple[Given, int]:
         """Tokens of one micro-batch on a device and how many there are: at least one whole sequence, at most all rows.
         cp cuts a sequence over its devices."""
+        placed, layout = self.placed, self.placed.layout
+        key = ("micro-batch", op.id, layout.dp, layout.cp, placed.micro_batch_tokens)
+        found: tuple[Given, int] | None = placed.kept.get(key)
+        if found is None:
+            found = placed.kept[key] = self._cut_rows(op)
+        return found
+
+    def _cut_rows(self, op: Op) -> tuple[Given, int]:
         wanted, key = micro_batch_tokens(self.placed, op), op.method
         longest, rows = self.work.lengths(op).most, engine_memory.rows_per_rank(self.placed, self.work.rows(op))
         longest = -(-longest // self.placed.layout.cp)
@@ -170,5 +210,9 @@ class RoleMemory:
 
     def _longest(self) -> Op | None:
         """The op that the engine's cache is made for: the one with the longest rows."""
-        own = [op for op in self.work.graph.ops if op.role == self.name]
-        return max(own, key=lambda op: self.work.lengths(op).most, default=None)
+        kept = self.placed.kept
+        if "longest" not in kept:
+            own = [op for op in self.work.graph.ops if op.role == self.name]
+            kept["longest"] = max(own, key=lambda op: self.work.lengths(op).most, default=None)
+        found: Op | None = kept["longest"]
+        return found

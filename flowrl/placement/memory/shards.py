@@ -110,15 +110,26 @@ def training_inputs(placed: Placed) -> Mapping[str, Given]:
 
 
 def _training_inputs(placed: Placed) -> Mapping[str, Given]:
-    engine, shape, where = placed.role.engine, placed.model, placed.layout_origin
-    experts = shape.experts * shape.expert_parameters if shape.experts else 0
+    where, always = placed.layout_origin, placed.kept.get("training")
+    if always is None:
+        always = placed.kept["training"] = _role_inputs(placed)
     return {
         **model_inputs(placed),
-        "X": Given(shape.expert_parameters_total, f"routed experts: {shape.origin}"),
-        "Xl": Given(experts, f"routed experts of a layer: {shape.origin}"),
+        **always,
         "S": shard_ranks(placed),
         "cp": Given(placed.layout.cp, where),
         "ep": Given(placed.layout.ep, where),
+    }
+
+
+def _role_inputs(placed: Placed) -> Mapping[str, Given]:
+    """Those that no layout changes."""
+    engine, shape = placed.role.engine, placed.model
+    experts = shape.experts * shape.expert_parameters if shape.experts else 0
+    return {
+        "X": Given(shape.expert_parameters_total, f"routed experts: {shape.origin}"),
+        "Xl": Given(experts, f"routed experts of a layer: {shape.origin}"),
+        "B": Given(shape.largest_tensor, shape.origin),
         "m": kept_bytes(placed),
         "t": master_bytes(placed),
         "o": moment_bytes(placed),

@@ -22,6 +22,7 @@ class Stage:
     words: str
 
 
+@lru_cache(maxsize=1024)
 def stage_layers(count: int, pp: int) -> tuple[int, ...]:
     """Layers of each stage."""
     each, over = divmod(count, pp)
@@ -51,3 +52,14 @@ def stage_of(shape: ModelShape, pp: int, stage: int) -> Stage:
         others += head + last_norm
     where = f"stage {stage + 1} of {pp}, {count} of {shape.layers} layers"
     return Stage(count, others, experts, f"{where}: {shape.origin}")
+
+
+@lru_cache(maxsize=1024)
+def stages_alike(shape: ModelShape, pp: int) -> tuple[int, ...]:
+    """For each stage the first that holds as much and is as far as it the last one or not: `words` aside, the same."""
+    first: dict[tuple[int, int, int, bool], int] = {}
+    found: list[int] = []
+    for stage in range(pp):
+        here = stage_of(shape, pp, stage)
+        found.append(first.setdefault((here.layers, here.others, here.experts, stage == pp - 1), stage))
+    return tuple(found)

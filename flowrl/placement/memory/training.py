@@ -45,9 +45,9 @@ def load_lines(placed: Placed, stage: int = 0, *, resident: Lines | None = None)
     """While the role is loaded: what it holds then, and the largest tensor before it is cut. Where one rank reads all
     and sends them, the whole model is on the device beside the part that stays (torch's set_model_state_dict with
     broadcast_from_rank0; verl-project/verl issue 1517). `resident`: `resident_lines`, if the caller has them."""
-    inputs = {**training_inputs(placed), "B": Given(placed.model.largest_tensor, placed.model.origin)}
     if placed.shared:
         return []
+    inputs = training_inputs(placed)
     each = "w" if placed.backend != "fsdp" else "m"
     resident = resident_lines(placed, stage) if resident is None else resident
     if placed.role.engine.load == "broadcast":
@@ -61,8 +61,7 @@ def export_lines(placed: Placed, held: Lines) -> Lines:
     name = placed.role.name
     if placed.adapter:
         return [*held, line("adapter", name, "bytes", "w*A", model_inputs(placed))]
-    inputs = {**model_inputs(placed), "B": Given(placed.model.largest_tensor, placed.model.origin)}
-    return [*held, line("tensor being sent", name, "bytes", "w*B", inputs)]
+    return [*held, line("tensor being sent", name, "bytes", "w*B", training_inputs(placed))]
 
 
 def forward_lines(placed: Placed, tokens: Given, stage: int = 0, *, resident: Lines | None = None) -> Lines:

@@ -59,7 +59,7 @@ class Cut:
 
 def cut_of(placed: Placed) -> Cut:
     """Of a role on its devices. A copy on each rank is an engine without tp."""
-    layout, ranks = placed.layout, len(placed.pool.devices)
+    layout, ranks = placed.layout, placed.count
     shard = int(shard_ranks(placed).value)
     if placed.backend == "fsdp":
         return Cut("rows", ranks, layout.tp, 1, layout.ep, shard)

@@ -35,8 +35,19 @@ Lines = list[LedgerLine]
 class OpTime:
     """Times of one stage's ops on given pools."""
 
-    def __init__(self, work: Workload, pools: Sequence[Pool], cluster: Cluster) -> None:
+    def __init__(
+        self,
+        work: Workload,
+        pools: Sequence[Pool],
+        cluster: Cluster,
+        *,
+        limit_bytes: int | None = None,
+        in_use: int | None = None,
+    ) -> None:
+        """`limit_bytes` of a device, and devices `in_use`: if they are not given, as the pools say."""
         self.work, self.pools, self.cluster = work, pools, cluster
+        self._limit = limit_bytes
+        self._in_use = sum(len(pool.devices) for pool in pools) if in_use is None else in_use
 
     def host(self, op: Op) -> Lines:
         """One firing of an op of the host pool: its rows one after another, or so many at once. At once, slots are busy
@@ -105,11 +116,10 @@ class OpTime:
         return [*lines, *self._controller(placed, op)]
 
     def _rates(self, placed: Placed, share: str) -> dict[str, Given]:
-        in_use = sum(len(pool.devices) for pool in self.pools)
-        return rate_inputs(placed, share, self.cluster.name, in_use)
+        return rate_inputs(placed, share, self.cluster.name, self._in_use)
 
     def _generate(self, placed: Placed, op: Op) -> Lines:
-        limit = limit_bytes(placed.pool, self.pools, self.cluster)
+        limit = limit_bytes(placed.pool, self.pools, self.cluster) if self._limit is None else self._limit
         lengths = self.work.lengths(op)
         tokens = engine_memory.cache_tokens(placed, lengths, limit)
         most = placed.role.engine.max_sequences or float("inf")
@@ -121,6 +131,13 @@ class OpTime:
 
     def _share(self, placed: Placed, op: Op) -> Share:
         """What one dp rank works on: without packing, rows are sorted by length and padded within a micro-batch."""
+        key = ("share", op.id, placed.layout.dp, placed.micro_batch_tokens)
+        found: Share | None = placed.kept.get(key)
+        if found is None:
+            found = placed.kept[key] = self._shared_out(placed, op)
+        return found
+
+    def _shared_out(self, placed: Placed, op: Op) -> Share:
         rows, lengths = self.work.rows(op), self.work.lengths(op)
         passes = self.work.passes(op)
         count = 1 if passes is None else float(passes.value)
@@ -158,21 +175,29 @@ class OpTime:
         fixed = placed.profile.fixed
         if placed.device.is_cpu or not (fixed.op_seconds or fixed.row_seconds):
             return []
-        rows = self.work.rows(op)
-        inputs = {
+        key = ("controller", op.id)
+        inputs: dict[str, Given] | None = placed.kept.get(key)
+        if inputs is None:
+            inputs = placed.kept[key] = self._controller_inputs(placed, op)
+        return [line("controller", op.role, "seconds", "o/F + N*s", inputs)]
+
+    def _controller_inputs(self, placed: Placed, op: Op) -> dict[str, Given]:
+        rows, fixed = self.work.rows(op), placed.profile.fixed
+        return {
             "N": Given(rows.count, rows.prompts.origin),
             "o": Given(fixed.op_seconds, f"a call ({placed.profile.origin})"),
             "F": Given(op.firings, "firings of one call"),
             "s": Given(fixed.row_seconds, f"a row ({placed.profile.origin})"),
         }
-        return [line("controller", op.role, "seconds", "o/F + N*s", inputs)]
 
-    def move_state(self, placed: Placed) -> Lines:
-        """Load or offload: the role's state over the device's link to its host."""
+    def move_state(self, placed: Placed, away: Lines | None = None) -> Lines:
+        """Load or offload: the role's state over the device's link to its host. `away`: `off_device_lines`, if the
+        caller has them."""
         achieved, fixed = shares(placed), placed.profile.fixed
         rate = placed.device.host_bytes_per_second * achieved.host
         wakes = placed.role.kind is Kind.GENERATOR
-        state = 0 if placed.device.is_cpu else bytes_of(host_memory.off_device_lines(placed))
+        away = host_memory.off_device_lines(placed) if away is None else away
+        state = 0 if placed.device.is_cpu else bytes_of(away)
         inputs = {
             "s": Given(state, "state of a device"),
             "h": Given(rate, f"{achieved.host:.0%} of catalogue {placed.device.name} host link"),
