@@ -19,7 +19,7 @@ from flowrl.placement.checks.rows import COLLECTIVE, shares
 from flowrl.placement.cost.bound import busy_seconds
 from flowrl.placement.cost.placed import needs_devices
 from flowrl.placement.cost.role import RoleCosts, Site
-from flowrl.placement.cuts import Ground, cuts, ground, needed_axes, searched_axes
+from flowrl.placement.cuts import Ground, cuts, ground, least_first, needed_axes, searched_axes
 from flowrl.placement.floors import Floor
 from flowrl.placement.layouts import layout_text, needs_text
 from flowrl.placement.micro_batches import Sizes, sizes_of
@@ -32,7 +32,7 @@ its devices beyond that, it shares with others, and they may leave."""
 WIDEST_BESIDE = 16
 """The same where some role of the graph may not leave its devices."""
 DEEPEST = 8
-"""Stages of a pipeline beyond which only the widest tp is tried."""
+"""Stages of a pipeline beyond which only the two widest sizes of tp are tried."""
 FILLED = 4
 """Micro-batches for each stage of a pipeline beyond which it is full enough: it stands idle for a fifth of the time."""
 GATHERS = ("fsdp", "deepspeed")
@@ -47,10 +47,10 @@ class Menu:
 
     layouts: tuple[Layout, ...]
     """That are tried, least cut first."""
-    smaller: tuple[Layout, ...] = ()
-    """Legal ones that cut less, and do not fit."""
-    larger: int = 0
-    """How many more that cut more are not tried."""
+    over: tuple[Layout, ...] = ()
+    """Legal ones that do not fit even alone, the nearest to fitting last."""
+    untried: int = 0
+    """How many more are legal and left out by rule: they take more devices than need be, or share experts otherwise."""
     starved: int = 0
     """How many more have more ranks than there are rows."""
     fits: bool = True
@@ -59,9 +59,9 @@ class Menu:
     def told(self) -> str:
         """What was left out by rule, in words; empty if nothing was."""
         texts = [
-            f"{len(self.smaller)} that cut less do not fit" if self.smaller else "",
+            f"{len(self.over)} do not fit" if self.over else "",
             f"{self.starved} have more ranks than there are rows" if self.starved else "",
-            f"{self.larger} that cut more than need be are not tried" if self.larger else "",
+            f"{self.untried} cut more than need be" if self.untried else "",
         ]
         return ", ".join(text for text in texts if text)
 
@@ -102,7 +102,7 @@ class Choices:
         """Other layouts with how they compare, each with the devices to itself in its fastest way that fits: the
         nearest that do not fit, then the fastest."""
         menu = self.menu(role, site)
-        faults = [(layout, self._fault(role, layout, site)) for layout in menu.smaller[-MOST_TOLD // 2 :]]
+        faults = [(layout, self._fault(role, layout, site)) for layout in menu.over[-MOST_TOLD // 2 :]]
         found = [
             Rejected(option=layout_text(layout), reason="does_not_fit", delta=needs_text(short))
             for layout, short in faults
@@ -130,15 +130,20 @@ class Choices:
         axes = searched_axes(role)
         found = self._with_axes(role, site, axes)
         wider = axes | needed_axes(role, shape)
-        if wider != axes and not (found.fits and self._in_reach(role, site, found)):
+        if wider != axes and not (found.fits and self._has_room(role, site, found)):
             with_need = self._with_axes(role, site, wider)
             found = with_need if with_need.fits else found
         return found
 
-    def _in_reach(self, role: Role, site: Site, menu: Menu) -> bool:
-        """Whether the first layout that fits cuts little more than weights and states alone ask for."""
+    def _has_room(self, role: Role, site: Site, menu: Menu) -> bool:
+        """Whether an engine's weights leave half of its share for its cache, and the first layout of others that fits
+        cuts little more than weights and states alone ask for."""
         floor, limit = self._floor(role), self._limit(role, site)
-        bare = next((each for each in (*menu.smaller, *menu.layouts) if floor.bytes(each) <= limit), None)
+        if role.backend in ENGINES:
+            return 2 * floor.bytes(menu.layouts[-1]) <= limit
+        bare = next(
+            (each for each in sorted((*menu.over, *menu.layouts), key=least_first) if floor.bytes(each) <= limit), None
+        )
         return bare is None or _copy(menu.layouts[0]) <= WIDEST * _copy(bare)
 
     def _with_axes(self, role: Role, site: Site, axes: frozenset[str]) -> Menu:
@@ -150,35 +155,46 @@ class Choices:
         first = next((layout for layout in light if self._fits(role, layout, site)), None)
         if first is None:
             nearest = min(fed, key=floor.bytes, default=None)
-            rest = tuple(layout for layout in fed if layout != nearest)
-            return Menu(() if nearest is None else (nearest,), smaller=rest, fits=False)
+            rest = (layout for layout in fed if layout != nearest)
+            over = tuple(sorted(rest, key=floor.bytes, reverse=True))
+            return Menu(() if nearest is None else (nearest,), over, fits=False)
         at = light.index(first)
-        most = _copy(first) * (1 if site.group.device.is_cpu else self._widest)
-        tried = (first,) if site.group.device.is_cpu else tuple(each for each in light[at:] if _copy(each) <= most)
-        smaller = tuple(each for each in fed if each not in light and floor.bytes(each) > limit) + tuple(light[:at])
-        return Menu(
-            tried,
-            smaller=smaller,
-            larger=len(fed) - len(tried) - len(smaller),
-            starved=len(legal) - len(fed),
-        )
+        tried = (first,) if site.group.device.is_cpu else self._window(role, light[at:], site)
+        heavy = sorted((each for each in fed if floor.bytes(each) > limit), key=floor.bytes, reverse=True)
+        over = (*heavy, *light[:at])
+        return Menu(tried, over, untried=len(fed) - len(tried) - len(over), starved=len(legal) - len(fed))
 
     def _worth_it(self, role: Role, layouts: Sequence[Layout], site: Site) -> list[Layout]:
-        """Of those that may fit: with experts the least ep, and the largest whose ranks talk by links; a deep pipeline
-        only where no wider tp takes as many devices; of an engine that needs several nodes, the widest tp."""
+        """Of those that may fit: with experts the largest ep whose ranks talk by links (else the least), and none; a
+        deep pipeline only with wide tp; of an engine that needs several nodes, the widest tp."""
         linked = self._ground(site).linked
         found: list[Layout] = []
         for _, group in groupby(layouts, key=lambda each: (each.tp, each.pp, each.cp)):
             same = list(group)
             near = [each for each in same if each.ep <= linked]
-            found += same[:1] if not near or near[-1] == same[0] else [same[0], near[-1]]
+            whole = [each for each in near[:-1] if each.ep == 1]
+            found += [*whole, near[-1]] if near else same[:1]
         if role.backend in ENGINES:
             widest = max((each.tp for each in found), default=1)
             return [each for each in found if each.pp * each.ep == 1 or each.tp == widest]
         least: dict[int, int] = {}
         for each in found:
             least[_copy(each)] = min(least.get(_copy(each), each.pp), each.pp)
-        return [each for each in found if each.pp <= max(DEEPEST, least[_copy(each)])]
+        return [each for each in found if each.pp <= max(DEEPEST, 2 * least[_copy(each)])]
+
+    def _window(self, role: Role, layouts: Sequence[Layout], site: Site) -> tuple[Layout, ...]:
+        """Of those from the first that fits on, what takes at most so many times its devices. Experts whose tokens
+        travel the network are slow but need fewest devices: what fits with experts near counts as the first, and of
+        those far apart what takes fewer devices is tried."""
+        linked = site.count if role.backend in ENGINES else self._ground(site).linked
+        near = (each for each in layouts if each.ep <= linked and self._fits(role, each, site))
+        base = _copy(next(near, layouts[0]))
+        return tuple(
+            each
+            for each in layouts
+            if base <= _copy(each) * WIDEST and _copy(each) <= base * self._widest
+            if each.ep <= linked or _copy(each) < base or base == _copy(layouts[0])
+        )
 
     def _fits(self, role: Role, layout: Layout, site: Site) -> bool:
         return self._fault(role.name, layout, site) is None
