@@ -19,7 +19,7 @@ from flowrl.placement.checks.rows import COLLECTIVE, shares
 from flowrl.placement.cost.bound import busy_seconds
 from flowrl.placement.cost.placed import needs_devices
 from flowrl.placement.cost.role import RoleCosts, Site
-from flowrl.placement.cuts import Ground, cuts, ground, least_first, needed_axes, searched_axes
+from flowrl.placement.cuts import Ground, cuts, least_first, needed_axes, searched_axes
 from flowrl.placement.floors import Floor
 from flowrl.placement.layouts import layout_text, needs_text
 from flowrl.placement.micro_batches import Sizes, sizes_of
@@ -73,7 +73,6 @@ class Choices:
         self.costs, self.work, self.graph = costs, costs.work, costs.graph
         self._known: dict[tuple[object, ...], tuple[RolePlacement, ...]] = {}
         self._menus: dict[tuple[object, ...], Menu] = {}
-        self._grounds: dict[Site, Ground] = {}
         placed = (role for role in self.graph.roles if needs_devices(role))
         self._widest = WIDEST if all(True in residencies(role) for role in placed) else WIDEST_BESIDE
 
@@ -82,7 +81,7 @@ class Choices:
         recomputed, micro-batches as written, staying on its devices. `layout`: as the flow asks. Empty: none is
         legal."""
         asked = None if layout is None else (layout.tp, layout.pp, layout.cp, layout.ep)
-        key = (role, asked, site.key, self._ground(site))
+        key = (role, asked, site.key, site.even)
         found = self._known.get(key)
         if found is None:
             layouts = self.menu(role, site).layouts if layout is None else _asked(layout, site)
@@ -92,7 +91,7 @@ class Choices:
 
     def menu(self, role: str, site: Site) -> Menu:
         """The layouts that are tried where the flow asks for none."""
-        key = (role, site.key, self._ground(site))
+        key = (role, site.key, site.even)
         found = self._menus.get(key)
         if found is None:
             found = self._menus[key] = self._menu(self.graph.role(role), site)
@@ -259,11 +258,7 @@ class Choices:
     # -- what they depend on ------------------------------------------------------------------------------------------
 
     def _ground(self, site: Site) -> Ground:
-        found = self._grounds.get(site)
-        if found is None:
-            group = site.group
-            found = self._grounds[site] = ground(site.pool.devices, group.devices_per_node, group.linked_devices)
-        return found
+        return Ground(site.count, site.group.devices_per_node, site.even, site.group.linked_devices)
 
     def _rows(self, role: Role) -> float:
         """The most data-parallel ranks that each get a row in every op."""

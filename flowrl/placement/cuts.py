@@ -14,9 +14,8 @@ layers; cp and ep powers of two. Experts are shared out evenly and whole:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import gcd
 
 from flowrl.graph.graph import Kind, Role
 from flowrl.machine.shape import ModelShape
@@ -32,19 +31,9 @@ class Ground:
     per_node: int
     """Devices of a whole node."""
     even: int
-    """The largest number that divides the pool's devices on every node: groups of neighbours that divide it stand on
-    one node each."""
+    """The largest number that divides the pool's devices on every node: groups of tp stand on one node each."""
     linked: int
     """Devices that talk by links: those of a node or of a larger domain."""
-
-
-def ground(devices: Collection[str], per_node: int, linked: int) -> Ground:
-    """Of a pool's devices, by their names."""
-    nodes: dict[str, int] = {}
-    for device in devices:
-        node = device.rpartition("/")[0]
-        nodes[node] = nodes.get(node, 0) + 1
-    return Ground(len(devices), per_node, gcd(*nodes.values()) if nodes else 1, linked)
 
 
 def searched_axes(role: Role) -> frozenset[str]:

@@ -5,8 +5,11 @@ Takes a pool, or a block of neighbouring devices that have no names yet; gives a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
+from math import gcd
 
 from flowrl.machine.cluster import Cluster, NodeGroup
 from flowrl.placement.cost.placed import linked_devices, nodes_linked
@@ -27,6 +30,9 @@ class Site:
     count: int
     linked: int
     """Neighbouring devices that talk by links."""
+    even: int
+    """The largest number that divides its devices on every node: groups of neighbours whose size divides it stand on
+    one node each."""
     limit_bytes: int
     """Of one device."""
     in_use: int
@@ -49,7 +55,8 @@ def site_of_pool(pool: Pool, pools: tuple[Pool, ...], group: NodeGroup, cluster:
     empty = Pool(name=pool.name, devices=pool.devices, device=pool.device, roles=())
     limit, in_use = limit_bytes(pool, pools, cluster), sum(len(each.devices) for each in pools)
     linked = linked_devices(group, pool.devices)
-    return _site(pool.name, group, len(pool.devices), linked, limit, in_use, lambda: empty)
+    even = _even(pool.devices)
+    return _site(pool.name, group, len(pool.devices), linked, even, limit, in_use, lambda: empty)
 
 
 def site_of_block(cluster: Cluster, group: NodeGroup, count: int, first: int) -> Site:
@@ -59,6 +66,7 @@ def site_of_block(cluster: Cluster, group: NodeGroup, count: int, first: int) ->
     nodes = (first + count - 1) // each - first // each + 1
     fewest = count if nodes == 1 else min(ends)
     linked = count if nodes <= nodes_linked(group) else fewest * nodes_linked(group)
+    even = count if nodes == 1 else gcd(*ends, each if nodes > 2 else 0)
     limit = group.device.memory_bytes
     if group.device.is_cpu:
         limit = group.host_memory_bytes // min(count, ends[0])
@@ -67,11 +75,16 @@ def site_of_block(cluster: Cluster, group: NodeGroup, count: int, first: int) ->
         devices = device_block(cluster, group, first, count)
         return Pool(name="", devices=devices, device=group.device.name, roles=())
 
-    return _site("", group, count, linked, limit, count, named)
+    return _site("", group, count, linked, even, limit, count, named)
+
+
+@lru_cache(maxsize=1024)
+def _even(devices: tuple[str, ...]) -> int:
+    return gcd(*Counter(device.rpartition("/")[0] for device in devices).values())
 
 
 def _site(
-    name: str, group: NodeGroup, count: int, linked: int, limit: int, in_use: int, named: Callable[[], Pool]
+    name: str, group: NodeGroup, count: int, linked: int, even: int, limit: int, in_use: int, named: Callable[[], Pool]
 ) -> Site:
     key = (group.name, count, linked, limit, in_use if group.device.is_cpu else 0)
-    return Site(name, group, count, linked, limit, in_use, key, named)
+    return Site(name, group, count, linked, even, limit, in_use, key, named)
