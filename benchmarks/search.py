@@ -29,6 +29,8 @@ SECTIONS: Mapping[str, str] = {
     "oracle": "optimum",
     "speed": "speed",
     "peers": "peers",
+    "rankings": "rankings",
+    "chains": "chains",
 }
 """Name → module of benchmarks/searching with `section(quick=…) -> Outcome`, in the order they are run."""
 
