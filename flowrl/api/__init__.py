@@ -20,8 +20,10 @@ from flowrl.api.keys import Key, find_keys, near_keys
 from flowrl.api.measure import measure_machine, profile_of
 from flowrl.api.profile import load_profile
 from flowrl.api.stale import fresh_folder
+from flowrl.api.sweep import sweep
 from flowrl.compiler.lower.effects import idle
 from flowrl.diag.diagnostic import FlowError
+from flowrl.explain.sweep import Sweep
 from flowrl.graph.graph import Graph
 from flowrl.graph.text import print_graph
 from flowrl.machine.profile import write_profile
@@ -31,7 +33,9 @@ from flowrl.plan.plan import Flags, Plan
 from flowrl.report.calibrated import render_calibration
 from flowrl.report.diff import diff_json, render_diff
 from flowrl.report.opened import render_opened
+from flowrl.report.scatter import plot_sweep
 from flowrl.report.show import render_graphs
+from flowrl.report.sweep import render_sweep, sweep_csv, sweep_json
 from flowrl.report.text import render_plan
 from flowrl.spec import json_schema, load, to_yaml
 from flowrl.spec.expand import expanded
@@ -169,6 +173,7 @@ __all__ = [
     "Fixed",
     "Key",
     "PlanDiff",
+    "Sweep",
     "calibrate",
     "canonical",
     "check",
@@ -191,15 +196,20 @@ __all__ = [
     "open_number",
     "plan",
     "plan_of",
+    "plot_sweep",
     "presets",
     "profile_of",
     "render",
     "render_calibration",
     "render_diff",
     "render_opened",
+    "render_sweep",
     "resume",
     "run",
     "run_plan",
     "schema",
+    "sweep",
+    "sweep_csv",
+    "sweep_json",
     "write_profile",
 ]

@@ -35,6 +35,9 @@ def flag_texts(parameters: Mapping[str, Any]) -> dict[str, str]:
     from flowrl.spec.flags import flags_text
 
     texts = {"--set": flags_text(sets)} if sets else {}
+    for flag, name in (("--gpus", "gpus"), ("--gpu", "gpu"), ("--price", "prices")):
+        given = cast("tuple[str, ...]", parameters.get(name) or ())
+        texts |= {flag: flags_text(given)} if given else {}
     cluster = parameters.get("cluster")
     return texts | ({"--cluster": str(cluster)} if cluster else {})
 

@@ -30,6 +30,7 @@ from flowrl.cli.options import (
 )
 from flowrl.cli.plans import DIFFERS, diff, tell_diff
 from flowrl.cli.results import fixed_line, key_lines, result_line, result_record
+from flowrl.cli.sweep import sweep
 from flowrl.cli.voice import Voice, as_json, count_line, has_color, is_ascii, worst, write
 from flowrl.diag.catalogue import CODES
 from flowrl.diag.pages import page
@@ -314,6 +315,7 @@ def explain_key(context: click.Context, voice: Voice, what: str) -> None:
 
 
 flowrl.add_command(diff)
+flowrl.add_command(sweep)
 flowrl.add_command(profile)
 flowrl.add_command(calibrate)
 

@@ -22,7 +22,7 @@ class Moment(Protocol):
     @property
     def phases(self) -> int: ...
     @property
-    def left_seconds(self) -> float: ...
+    def left_seconds(self) -> float | None: ...
 
 
 class PhaseLines:
@@ -34,7 +34,7 @@ class PhaseLines:
     def tell(self, moment: Moment) -> None:
         if moment.phase:
             place = f"{moment.done + 1}/{moment.phases}"
-            self._out.write(f"{self._what}  {place}  {moment.phase}  left {duration(moment.left_seconds)}\n")
+            self._out.write(f"{self._what}  {place}  {moment.phase}{left(moment, '  ')}\n")
             self._out.flush()
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class PhaseBar:
         self._bars.start()
 
     def tell(self, moment: Moment) -> None:
-        told = f"{moment.phase} · left {duration(moment.left_seconds)}" if moment.phase else ""
+        told = f"{moment.phase}{left(moment, ' · ')}" if moment.phase else ""
         self._bars.update(self._task, total=moment.phases, completed=moment.done, told=told)
 
     def close(self) -> None:
@@ -65,6 +65,11 @@ class PhaseBar:
 
 def phase_view(what: str) -> PhaseLines | PhaseBar:
     return PhaseBar(what) if sys.stderr.isatty() else PhaseLines(what)
+
+
+def left(moment: Moment, separator: str) -> str:
+    """` · left 48 s`; nothing while it is not known."""
+    return "" if moment.left_seconds is None else f"{separator}left {duration(moment.left_seconds)}"
 
 
 def duration(seconds: float) -> str:

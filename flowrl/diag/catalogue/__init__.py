@@ -26,6 +26,7 @@ from flowrl.diag.catalogue import (
     schedule,
     schema,
     sharding,
+    sweep,
 )
 from flowrl.diag.catalogue.code import Code
 
@@ -52,6 +53,7 @@ CODES: dict[str, Code] = {
         rows,
         plan_file,
         numbers,
+        sweep,
         backends,
         backends_vllm,
         run,
