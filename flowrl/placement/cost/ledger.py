@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import lru_cache
 
@@ -57,15 +56,17 @@ def line(what: str, role: str | None, unit: str, formula: str, inputs: Inputs) -
 _numbers_only: ContextVar[bool] = ContextVar("numbers_only", default=False)
 
 
-@contextmanager
-def numbers_only() -> Generator[None]:
-    """Here nobody reads a line but for its value: a search adds up thousands that no plan ever shows. What is kept of
+class numbers_only:  # noqa: N801
+    """Where nobody reads a line but for its value: a search adds up thousands that no plan ever shows. What is kept of
     lines made here must not be mixed with what is kept of whole ones (`are_whole`)."""
-    before = _numbers_only.set(True)
-    try:
-        yield
-    finally:
-        _numbers_only.reset(before)
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = _numbers_only.set(True)
+
+    def __exit__(self, *_: object) -> None:
+        _numbers_only.reset(self._before)
 
 
 def are_whole() -> bool:

@@ -95,6 +95,7 @@ class Workload:
         """Ledger lines of roles at work, kept by memory/role.py for the candidates of one search."""
         self._rows: dict[str, Rows] = {}
         self._lengths: dict[str, Lengths] = {}
+        self._passes: dict[str, Given | None] = {}
         self._sources: dict[str, list[str]] = {}
         for edge in graph.edges:
             if edge.kind is EdgeKind.DATA:
@@ -161,10 +162,13 @@ class Workload:
 
     def passes(self, op: Op) -> Given | None:
         """Of a denoiser: forward passes of one sample in the op; None for a model of tokens."""
-        generate = self._generate(op)
-        if generate is None or not isinstance(generate.params, GenerateParams):
-            return None
-        return denoise_passes(generate.params, op, self._shape(generate))
+        if op.id not in self._passes:
+            generate = self._generate(op)
+            if generate is None or not isinstance(generate.params, GenerateParams):
+                self._passes[op.id] = None
+            else:
+                self._passes[op.id] = denoise_passes(generate.params, op, self._shape(generate))
+        return self._passes[op.id]
 
     def interaction(self, op: Op) -> tuple[Op, ...]:
         """The ops that must be live with `op`, itself among them; empty if there is none."""

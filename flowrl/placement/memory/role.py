@@ -6,7 +6,7 @@ search. Knows no other role: pool.py adds up what several hold at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import ceil
 
 from flowrl.graph.graph import Kind, Op
@@ -79,13 +79,14 @@ class RoleMemory:
             return self.resident(stage)
         return self._kept(("asleep",), lambda: engine_memory.asleep_lines(self.placed))
 
-    def grown(self, stage: int) -> Lines:
-        """Blocks that the allocator of a trainer that stays keeps after its update, when an engine has woken."""
+    def grown(self, stage: int, work: Mapping[str, int] | None = None) -> Lines:
+        """Blocks that the allocator of a trainer that stays keeps after its update, when an engine has woken. `work`:
+        bytes of its ops at that stage, if the caller has them."""
         known = self.placed.profile.memory
         if not self.placed.role.trainable or self.offloaded or not known.growth_share:
             return []
         key = ("grown", self.busy[stage], self.placed.recompute, self.placed.micro_batch_tokens)
-        return self._kept(key, lambda: [self._grown_line(stage, known.growth_share, known.source)])
+        return self._kept(key, lambda: [self._grown_line(stage, work, known.growth_share, known.source)])
 
     def sent(self) -> Lines:
         """Beside what it holds while its weights are sent."""
@@ -131,17 +132,23 @@ class RoleMemory:
         if self._busy is None:
             self._busy = self.alike
             if self.alike != tuple(range(self.pp)) and self.placed.backend == "megatron":
-                updates = [op for op in self.work.graph.ops if op.role == self.name and op.method == "update"]
-                most = max((self._micro_batch(op)[1] for op in updates), default=1)
+                most = max((self._micro_batch(op)[1] for op in self._updates()), default=1)
                 first: dict[tuple[int, int], int] = {}
                 flights = (min(self.pp - stage, max(1, most)) for stage in range(self.pp))
                 kinds = zip(self.alike, flights, strict=True)
                 self._busy = tuple(first.setdefault(kind, stage) for stage, kind in enumerate(kinds))
         return self._busy
 
-    def _grown_line(self, stage: int, share: float, source: str) -> LedgerLine:
-        updates = [op for op in self.work.graph.ops if op.role == self.name and op.method == "update"]
-        most = max((bytes_of(self.at_work(op, stage)) for op in updates), default=0)
+    def _updates(self) -> list[Op]:
+        found: list[Op] | None = self.placed.kept.get("updates")
+        if found is None:
+            ops = [op for op in self.work.graph.ops if op.role == self.name and op.method == "update"]
+            found = self.placed.kept["updates"] = ops
+        return found
+
+    def _grown_line(self, stage: int, work: Mapping[str, int] | None, share: float, source: str) -> LedgerLine:
+        each = (bytes_of(self.at_work(op, stage)) if work is None else work[op.id] for op in self._updates())
+        most = max(each, default=0)
         inputs = {
             "k": Given(share, f"share that allocators keep: {source}"),
             "u": Given(most - bytes_of(self.resident(stage)), "what its update works with"),
