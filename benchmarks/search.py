@@ -31,6 +31,7 @@ SECTIONS: Mapping[str, str] = {
     "peers": "peers",
     "rankings": "rankings",
     "chains": "chains",
+    "cycles": "cycles",
 }
 """Name → module of benchmarks/searching with `section(quick=…) -> Outcome`, in the order they are run."""
 
