@@ -85,7 +85,7 @@ class Choices:
         found = self._known.get(key)
         if found is None:
             layouts = self.menu(role, site).layouts if layout is None else _asked(layout, site)
-            entries = (entry for cut in layouts for entry in self._entries(self.graph.role(role), cut, site))
+            entries = (entry for cut in layouts for entry in self.ways(self.graph.role(role), cut, site))
             found = self._known[key] = tuple(entries)
         return found
 
@@ -215,14 +215,15 @@ class Choices:
 
     def _alone(self, role: str, layout: Layout, site: Site) -> float | None:
         """Seconds of its ops in a step in the fastest way that fits alone; None if none does."""
-        entries = (each for each in self._entries(self.graph.role(role), layout, site) if not each.offloaded)
+        entries = (each for each in self.ways(self.graph.role(role), layout, site) if not each.offloaded)
         costs = (self.costs.role_cost(each, site) for each in entries)
         return min((busy_seconds(self.costs, each) for each in costs if self.costs.fits((each,), site)), default=None)
 
     # -- ways of one layout -------------------------------------------------------------------------------------------
 
-    def _entries(self, role: Role, layout: Layout, site: Site) -> Iterator[RolePlacement]:
-        """Nothing is recomputed and no micro-batch is smaller where the role as written needs half of the device."""
+    def ways(self, role: Role, layout: Layout, site: Site) -> Iterator[RolePlacement]:
+        """Every choice with that layout. Nothing is recomputed and no micro-batch is smaller where the role as written
+        needs half of the device."""
         away = residencies(role, on_cpu=site.group.device.is_cpu)
         for way in recomputations(role):
             entry = RolePlacement(role=role.name, layout=layout, recompute=way)
