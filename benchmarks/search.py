@@ -32,6 +32,7 @@ SECTIONS: Mapping[str, str] = {
     "rankings": "rankings",
     "chains": "chains",
     "cycles": "cycles",
+    "tails": "tails",
 }
 """Name → module of benchmarks/searching with `section(quick=…) -> Outcome`, in the order they are run."""
 
