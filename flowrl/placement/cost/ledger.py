@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from functools import lru_cache
+from typing import Any
 
 import msgspec
 
@@ -17,7 +18,7 @@ from flowrl.diag.diagnostic import InternalError
 from flowrl.plan.plan import LedgerLine
 
 Number = int | float
-_Compute = Callable[..., float]
+_Compute = Callable[[Mapping[str, Any]], float]
 
 
 class Given(msgspec.Struct, frozen=True, gc=False):
@@ -37,8 +38,7 @@ def line(what: str, role: str | None, unit: str, formula: str, inputs: Inputs) -
     are left out of the line. Inside `numbers_only` all of them are.
     """
     compute, used = _parsed(formula)
-    values = [inputs[name].value for name in used]
-    value = compute(*values)
+    value = compute(inputs)
     value = float(math.ceil(value - 1e-6)) if unit == "bytes" else float(value)
     if _numbers_only.get():
         return LedgerLine(what=what, role=role, value=value, unit=unit, formula=formula)
@@ -48,7 +48,7 @@ def line(what: str, role: str | None, unit: str, formula: str, inputs: Inputs) -
         value=value,
         unit=unit,
         formula=formula,
-        inputs=dict(zip(used, values, strict=True)),
+        inputs={name: inputs[name].value for name in used},
         origins={name: inputs[name].origin for name in used},
     )
 
@@ -85,41 +85,49 @@ def bytes_of(lines: list[LedgerLine] | tuple[LedgerLine, ...]) -> int:
 
 def evaluate(formula: str, values: Mapping[str, Number]) -> float:
     """The value of a line's formula, for those who check a plan. InternalError for anything but arithmetic."""
-    compute, used = _parsed(formula)
-    return compute(*[values[name] for name in used])
+    return _of_values(formula)(values)
 
 
 @lru_cache(maxsize=512)
 def _parsed(formula: str) -> tuple[_Compute, tuple[str, ...]]:
-    """The formula as a function of the names that it uses, in that order: compiled once, as a plan has thousands of
-    lines of a few dozen formulas. Python's own arithmetic over the same tree, so the value is that of the text."""
-    tree = ast.parse(formula, mode="eval")
+    """The formula as a function of its inputs, and the names that it uses. Compiled once, as a plan has thousands of
+    lines of a few dozen formulas: Python's own arithmetic over the same tree, so the value is that of the text."""
+    tree = ast.parse(formula, mode="eval").body
     names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} - set(_CALLS)
-    used = tuple(sorted(names))
-    _check(tree.body)
-    arguments = ast.arguments(
-        posonlyargs=[ast.arg(arg=name) for name in used], args=[], kwonlyargs=[], kw_defaults=[], defaults=[]
-    )
-    function = ast.fix_missing_locations(ast.Expression(ast.Lambda(args=arguments, body=tree.body)))
+    return _compiled(_looked_up(tree, ".value")), tuple(sorted(names))
+
+
+@lru_cache(maxsize=512)
+def _of_values(formula: str) -> _Compute:
+    """The same of plain values."""
+    return _compiled(_looked_up(ast.parse(formula, mode="eval").body, ""))
+
+
+def _compiled(arithmetic: str) -> _Compute:
     # Only arithmetic is left of what a plan file may hold, and nothing can be called but three functions.
-    compute = eval(compile(function, "<ledger formula>", "eval"), {"__builtins__": {}, **_CALLS})  # noqa: S307
-    return compute, used
+    return eval(f"lambda given: {arithmetic}", {"__builtins__": {}, **_CALLS})  # noqa: S307
 
 
 _CALLS: Mapping[str, Callable[..., Number]] = {"max": max, "min": min, "ceil": math.ceil}
-_OPERATORS = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv)
+_OPERATORS: Mapping[type[ast.operator], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+}
 
 
-def _check(node: ast.expr) -> None:
-    """InternalError for anything but arithmetic over numbers and names."""
+def _looked_up(node: ast.expr, value: str) -> str:
+    """The same arithmetic over what `given` holds under each name. InternalError for anything else."""
     match node:
-        case ast.Constant(value=int() | float()) | ast.Name():
-            return
-        case ast.BinOp(left=left, op=op, right=right) if isinstance(op, _OPERATORS):
-            _check(left)
-            _check(right)
-        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _CALLS:
-            for argument in arguments:
-                _check(argument)
+        case ast.Constant(value=int() | float() as number) if number != math.inf:
+            return f"{number!r}"
+        case ast.Name(id=name):
+            return f"given[{name!r}]{value}"
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return f"({_looked_up(left, value)} {_OPERATORS[type(op)]} {_looked_up(right, value)})"
+        case ast.Call(func=ast.Name(id=name), args=arguments) if name in _CALLS:
+            return f"{name}({', '.join(_looked_up(argument, value) for argument in arguments)})"
         case _:
             raise InternalError(f"a ledger formula holds {ast.dump(node)}")

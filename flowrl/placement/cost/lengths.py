@@ -41,16 +41,26 @@ class LengthTable:
 
     def padded(self, parts: int) -> float:
         """Mean over `parts` equal parts of the sorted responses of the longest in each."""
-        parts, total, cell = min(parts, CELLS), 0.0, len(self.alive) - 1
-        for part in range(parts):
-            while cell > 0 and self.alive[cell] <= part / parts + 1e-9:
-                cell -= 1
-            total += (cell + 1) * self.width
-        return max(self.mean, total / parts)
+        return _padded(self, min(parts, CELLS))
 
     def longest_of(self, count: float) -> float:
         """Expected longest of `count` responses: the integral of 1 - (1 - s)^count."""
-        return self.width * sum(1.0 - (1.0 - share) ** max(1.0, count) for share in self.alive)
+        return _longest_of(self, max(1.0, count))
+
+
+@lru_cache(maxsize=1024)
+def _padded(table: LengthTable, parts: int) -> float:
+    total, cell = 0.0, len(table.alive) - 1
+    for part in range(parts):
+        while cell > 0 and table.alive[cell] <= part / parts + 1e-9:
+            cell -= 1
+        total += (cell + 1) * table.width
+    return max(table.mean, total / parts)
+
+
+@lru_cache(maxsize=1024)
+def _longest_of(table: LengthTable, count: float) -> float:
+    return table.width * sum([1.0 - (1.0 - share) ** count for share in table.alive])
 
 
 @lru_cache(maxsize=1024)

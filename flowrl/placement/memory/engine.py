@@ -147,6 +147,15 @@ def cache_tokens(placed: Placed, lengths: Lengths, limit_bytes: int) -> float:
     sequences as long as the longest."""
     if not is_engine(placed):
         return float("inf")
+    layout = placed.layout
+    key = ("cache tokens", layout.tp, layout.pp, layout.ep, limit_bytes, lengths.most)
+    found: float | None = placed.kept.get(key)
+    if found is None:
+        found = placed.kept[key] = _cache_tokens(placed, lengths, limit_bytes)
+    return found
+
+
+def _cache_tokens(placed: Placed, lengths: Lengths, limit_bytes: int) -> float:
     held = next(each.value for each in resident_lines(placed, lengths, limit_bytes) if each.what == "KV cache")
     one, inputs = sequence_bytes(placed, lengths)
     block = float(inputs["b"].value)
