@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from benchmarks.searching.blocks import Flags, Numbers
+from benchmarks.searching.blocks import Flags, Numbers, homes, set_partitions
 from benchmarks.searching.instances import MOST_OPTIONS, Instance, Menu, instance
 from benchmarks.searching.oracle import Answer, Oracle, Way
 from benchmarks.searching.outcome import Outcome, Progress
@@ -26,7 +26,7 @@ WANTED, QUICK = 300, 30
 """Instances that have a placement."""
 SAME = 1e-9
 CHECKED = 2
-"""Placements of an instance, drawn at random, of which the oracle's seconds and verdict are checked with the model."""
+"""Placements of an instance, drawn at random: the oracle's seconds and verdict are compared with the model's."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def compared(given: Instance) -> Found:
     oracle = Oracle(given, Menu(costs, given.name, given.options))
     answer = oracle.answer()
     ours, faults = _searched(given)
-    faults += _checked(oracle, answer)
+    faults += checked(oracle)
     way = answer.best
     if way is None:
         return Found(given, answer, ours, None, faults)
@@ -117,16 +117,25 @@ def _fits(given: Instance, pools: list[Pool] | tuple[Pool, ...]) -> bool:
     return all(each.peak_bytes <= each.limit_bytes for each in needs)
 
 
-def _checked(oracle: Oracle, answer: Answer) -> tuple[str, ...]:
-    """Some ways at random, with choices at random: whether the model says what the oracle says."""
+def checked(oracle: Oracle, placements: int = CHECKED) -> tuple[str, ...]:
+    """Placements at random, choices at random, whether they fit or not: what the oracle and the model differ in."""
     draw, faults = Random(oracle.instance.name), list[str]()
-    for way in draw.sample(answer.ways, min(CHECKED, len(answer.ways))):
-        blocks, devices = oracle.at(way.blocks, way.homes)
+    parts = list(set_partitions(oracle.instance.roles))
+    groups = [(group.name, group.nodes * group.devices_per_node) for group in oracle.instance.cluster.groups]
+    for _ in range(placements):
+        shape = draw.choice(parts)
+        ways = list(homes(len(shape), groups))
+        if not ways:
+            continue
+        where = draw.choice(ways)
+        blocks, devices = oracle.at(shape, where)
+        if any(block.empty for block in blocks):
+            continue
         sizes = {role: len(block.choices[role]) for block in blocks for role in block.roles}
         at = tuple(draw.randrange(sizes[role]) for role in oracle.instance.roles)
         seconds = _at(oracle.clock.seconds(blocks, devices), at)
         fits = all(bool(_at(block.fits, at)) for block in blocks) and bool(_at(oracle.host.fits(blocks, devices), at))
-        pools = oracle.pools(Way(way.blocks, way.homes, seconds, at))
+        pools = oracle.pools(Way(shape, where, seconds, at))
         if abs(_seconds(oracle.instance, pools) / seconds - 1) > SAME:
             faults.append(f"the oracle says {seconds} s of pools of {_seconds(oracle.instance, pools)} s: {pools}")
         if fits != _fits(oracle.instance, pools):
