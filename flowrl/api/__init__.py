@@ -21,6 +21,7 @@ from flowrl.api.measure import measure_machine, profile_of
 from flowrl.api.profile import load_profile
 from flowrl.api.stale import fresh_folder
 from flowrl.api.sweep import sweep
+from flowrl.api.why_not import why_not
 from flowrl.compiler.lower.effects import idle
 from flowrl.diag.diagnostic import FlowError
 from flowrl.explain.sweep import Sweep
@@ -37,6 +38,7 @@ from flowrl.report.scatter import plot_sweep
 from flowrl.report.show import render_graphs
 from flowrl.report.sweep import render_sweep, sweep_csv, sweep_json
 from flowrl.report.text import render_plan
+from flowrl.report.why_not import render_why_not
 from flowrl.spec import json_schema, load, to_yaml
 from flowrl.spec.expand import expanded
 from flowrl.spec.flow import FlowSpec
@@ -204,6 +206,7 @@ __all__ = [
     "render_diff",
     "render_opened",
     "render_sweep",
+    "render_why_not",
     "resume",
     "run",
     "run_plan",
@@ -211,5 +214,6 @@ __all__ = [
     "sweep",
     "sweep_csv",
     "sweep_json",
+    "why_not",
     "write_profile",
 ]

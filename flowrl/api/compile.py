@@ -78,7 +78,7 @@ def check_as_planned(spec: FlowSpec, cluster: str | None = None) -> Checked:
     checked = check_spec(spec)
     if len(checked.graphs) < len(spec.stages):
         return checked
-    _, placed = _placed(spec, checked, cluster)
+    _, placed = placed_stages(spec, checked, cluster)
     told = [diagnostic for each in placed for diagnostic in each.placement.diagnostics]
     return Checked(checked.graphs, _once([*checked.diagnostics, *told], spec))
 
@@ -100,7 +100,7 @@ def compile_spec(
     checked = check_spec(spec)
     if len(checked.graphs) < len(spec.stages):
         raise FlowError(checked.diagnostics)
-    machine, placed = _placed(spec, checked, cluster, profile, objective)
+    machine, placed = placed_stages(spec, checked, cluster, profile, objective)
     stages = [_compile_stage(spec, index, each, machine) for index, each in enumerate(placed)]
     told = [diagnostic for each in placed for diagnostic in each.placement.diagnostics]
     diagnostics = _once([*checked.diagnostics, *told], spec)
@@ -147,7 +147,7 @@ class _Placed:
     program: Program
 
 
-def _placed(
+def placed_stages(
     spec: FlowSpec,
     checked: Checked,
     cluster: str | Cluster | None,

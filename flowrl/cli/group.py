@@ -38,6 +38,11 @@ def flag_texts(parameters: Mapping[str, Any]) -> dict[str, str]:
     for flag, name in (("--gpus", "gpus"), ("--gpu", "gpu"), ("--price", "prices")):
         given = cast("tuple[str, ...]", parameters.get(name) or ())
         texts |= {flag: flags_text(given)} if given else {}
+    question = parameters.get("question")
+    if question:
+        from flowrl.explain.question import SOURCE
+
+        texts[SOURCE] = str(question).replace("\n", " ")
     cluster = parameters.get("cluster")
     return texts | ({"--cluster": str(cluster)} if cluster else {})
 

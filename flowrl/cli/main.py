@@ -28,7 +28,7 @@ from flowrl.cli.options import (
     runs_option,
     sets_option,
 )
-from flowrl.cli.plans import DIFFERS, diff, tell_diff
+from flowrl.cli.plans import DIFFERS, diff, tell_diff, why_not
 from flowrl.cli.results import fixed_line, key_lines, result_line, result_record
 from flowrl.cli.sweep import sweep
 from flowrl.cli.voice import Voice, as_json, count_line, has_color, is_ascii, worst, write
@@ -315,6 +315,7 @@ def explain_key(context: click.Context, voice: Voice, what: str) -> None:
 
 
 flowrl.add_command(diff)
+flowrl.add_command(why_not)
 flowrl.add_command(sweep)
 flowrl.add_command(profile)
 flowrl.add_command(calibrate)

@@ -73,7 +73,7 @@ CODES: tuple[Code, ...] = (
     Code(
         id="FR0732",
         headline="the question names nothing of this plan",
-        label="`{name}` is no {kind}; there {are} {known}",
+        label="`{name}` is no {kind} of this plan: {known}",
         help="use the name of a {kind} of this plan",
     ),
     Code(
