@@ -101,7 +101,7 @@ def compile_spec(
     if len(checked.graphs) < len(spec.stages):
         raise FlowError(checked.diagnostics)
     machine, placed = placed_stages(spec, checked, cluster, profile, objective)
-    stages = [_compile_stage(spec, index, each, machine) for index, each in enumerate(placed)]
+    stages = [compile_stage(spec, index, each, machine) for index, each in enumerate(placed)]
     told = [diagnostic for each in placed for diagnostic in each.placement.diagnostics]
     diagnostics = _once([*checked.diagnostics, *told], spec)
     sources = sources_of(spec, checked.graphs)
@@ -136,7 +136,7 @@ def plan_file(
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class Placed:
     """A stage with its place and its program, not yet timed."""
 
     graph: Graph
@@ -153,7 +153,7 @@ def placed_stages(
     cluster: str | Cluster | None,
     profile: Profile | None = None,
     objective: str | None = None,
-) -> tuple[Cluster, list[_Placed]]:
+) -> tuple[Cluster, list[Placed]]:
     """The machine, and every stage placed on it."""
     try:
         machine = cluster_of(spec, cluster)
@@ -162,11 +162,9 @@ def placed_stages(
         raise FlowError(with_sources(spec, error.diagnostics)) from None
 
 
-def _place(
-    spec: FlowSpec, checked: Checked, cluster: Cluster, profile: Profile, objective: str | None
-) -> list[_Placed]:
+def _place(spec: FlowSpec, checked: Checked, cluster: Cluster, profile: Profile, objective: str | None) -> list[Placed]:
     """Every stage in turn: models of later ones may be what earlier ones hand on."""
-    placed: list[_Placed] = []
+    placed: list[Placed] = []
     earlier: dict[str, ModelShape] = {}
     for index, graph in enumerate(checked.graphs):
         shapes = shapes_of(graph, spec.folder, earlier)
@@ -176,11 +174,11 @@ def _place(
         placement = place(graph, cluster, request, shapes)
         run = lower_stage_run(spec, index)
         program = emit(graph, placement.pools, run, placement.memory, fits=placement.fits)
-        placed.append(_Placed(graph, shapes, request, placement, run, program))
+        placed.append(Placed(graph, shapes, request, placement, run, program))
     return placed
 
 
-def _compile_stage(spec: FlowSpec, index: int, placed: _Placed, cluster: Cluster) -> StagePlan:
+def compile_stage(spec: FlowSpec, index: int, placed: Placed, cluster: Cluster) -> StagePlan:
     graph, shapes, request, placement = placed.graph, placed.shapes, placed.request, placed.placement
     lines = duration_lines(
         graph, placement.pools, placed.program, shapes, cluster, request=request, decisions=placement.decisions
