@@ -27,10 +27,10 @@ from flowrl.compiler.passes.pipeline import run_passes
 from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
+from flowrl.placement.choices import Choices
 from flowrl.placement.cost.bound import Bounds, step_bound
 from flowrl.placement.cost.role import RoleCosts, Site
 from flowrl.placement.cost.workload import Workload
-from flowrl.placement.layouts import Layouts
 from flowrl.placement.memory.pool import memory
 from flowrl.placement.place import place
 from flowrl.placement.request import Placement, PlacementRequest
@@ -144,9 +144,8 @@ def _roles(here: Flow, timed: Timed) -> list[bool]:
                 cost.seconds[op.id]
 
     def bounds() -> None:
-        layouts = Layouts(here.workload(), here.cluster)
-        anew = Bounds(layouts.costs, layouts.legal_on)
-        there = layouts.costs.site(pool)
+        costs = here.costs()
+        anew, there = Bounds(costs, Choices(costs).of), costs.site(pool)
         for each in pool.roles:
             anew.least(each.role, there)
 
@@ -159,8 +158,8 @@ def _roles(here: Flow, timed: Timed) -> list[bool]:
 
 
 def _plans(here: Flow, timed: Timed) -> list[bool]:
-    layouts = Layouts(here.workload(), here.cluster)
-    costs, bounds = layouts.costs, Bounds(layouts.costs, layouts.legal_on)
+    costs = here.costs()
+    bounds = Bounds(costs, Choices(costs).of)
     placed = placed_costs(costs, here.placement.pools)
     sites: dict[str, Site] = {name: home.site for name, home in placed.items()}
     half = dict(list(placed.items())[: len(placed) // 2])

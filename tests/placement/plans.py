@@ -21,8 +21,10 @@ from flowrl.machine.traits import TRAITS
 from flowrl.placement.cost.placed import needs_devices, sides
 from flowrl.placement.cost.role import RoleCosts, Site
 from flowrl.placement.cost.workload import Workload
+from flowrl.placement.cuts import Ground, cuts, searched_axes
 from flowrl.placement.devices import allocate
-from flowrl.placement.layouts import host_pool, legal_layouts
+from flowrl.placement.layouts import host_pool
+from flowrl.placement.micro_batches import cut_ops
 from flowrl.placement.request import PlacementRequest
 from flowrl.placement.shapes import shapes_of
 from flowrl.plan.plan import Layout, Pool, RolePlacement
@@ -78,7 +80,13 @@ class Case:
         return RoleCosts(Workload(self.graph, self.shapes, self.request), self.cluster)
 
     def legal(self, role: str, site: Site) -> list[Layout]:
-        return [*legal_layouts(self.graph.role(role), self.shapes, site.pool.devices, site.group)]
+        """Legal layouts of all sizes, at most six."""
+        here, group = self.graph.role(role), site.group
+        if here.model is None:
+            return [Layout(dp=site.count)]
+        where = Ground(site.count, group.devices_per_node, site.even, group.linked_devices)
+        found = cuts(here, self.shapes[here.model], where, searched_axes(here))
+        return found[:: -(-len(found) // 6)]
 
     def pool(self, name: str, devices: tuple[str, ...], roles: tuple[RolePlacement, ...] = ()) -> Pool:
         return Pool(name=name, devices=devices, device=self.cluster.groups[0].device.name, roles=roles)
@@ -88,15 +96,16 @@ class Case:
         return (*pools, *([host] if host is not None else []))
 
     def choices(self, role: str, site: Site) -> list[RolePlacement]:
-        """Every layout, on or off the devices, with every recomputation."""
+        """Every layout, with two sizes of micro-batches, on or off the devices, with every recomputation."""
         here = self.graph.role(role)
         away = (False, True) if TRAITS[here.backend or ""].offload else (False,)
         ways = (
             ("none", "full") if here.trainable and here.engine.recompute is None else (here.engine.recompute or "none",)
         )
+        sizes = (None, 4096) if cut_ops(here, [op for op in self.graph.ops if op.role == role]) else (None,)
         return [
-            RolePlacement(role=role, layout=layout, offloaded=off, recompute=way)
-            for layout, off, way in product(self.legal(role, site), away, ways)
+            RolePlacement(role=role, layout=layout, offloaded=off, recompute=way, micro_batch_tokens=size)
+            for layout, size, off, way in product(self.legal(role, site), sizes, away, ways)
         ]
 
 

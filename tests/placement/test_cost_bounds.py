@@ -28,7 +28,7 @@ def bounds_of(here_key: tuple[str, str]) -> tuple[RoleCosts, Bounds, tuple[Site,
     group = here.cluster.groups[0].name
     taken = (allocate(here.cluster, [(group, count)])[0] for count in range(1, here.cluster.device_count + 1))
     sites = tuple(costs.site(here.pool("alone", devices)) for devices in taken)
-    return costs, Bounds(costs, here.legal), sites
+    return costs, Bounds(costs, here.choices), sites
 
 
 def ledger_peaks(here: Case, pool: Pool) -> tuple[int, bool]:
@@ -42,7 +42,7 @@ def ledger_peaks(here: Case, pool: Pool) -> tuple[int, bool]:
 @settings(max_examples=15, deadline=None)
 @given(cases, st.data())
 def test_no_choice_of_a_role_costs_less_than_its_bound(here: Case, data: st.DataObject) -> None:
-    """Every layout, on or off its devices, with every recomputation, by its ledger lines."""
+    """Every layout, micro-batch and recomputation, on or off its devices, by its ledger lines."""
     costs, bounds, sites = bounds_of(here.key)
     site, role = data.draw(st.sampled_from(sites)), data.draw(st.sampled_from(here.roles))
     least, ops = bounds.least(role, site), costs.ops_of(role)

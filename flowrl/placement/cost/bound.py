@@ -1,9 +1,9 @@
 """Lower bounds for a search: the least that a role, a pool or a step can cost, whatever is still to be decided.
 
-A bound is admissible: no choice of layout, offloading or recomputation costs less. It is the minimum over the legal
-choices, each quantity on its own, of costs that the ledger gives (cost/role.py), so it is as tight as numbers that do
-not know of one another can be. Takes RoleCosts and the legal layouts of a role; gives bytes and seconds. Searches
-nothing.
+A bound is admissible: no choice of layout, offloading, recomputation or micro-batch costs less. It is the minimum over
+the choices, each quantity on its own, of costs that the ledger gives (cost/role.py), so it is as tight as numbers that
+do not know of one another can be. Takes RoleCosts and the choices of a role (choices.py); gives bytes and seconds.
+Searches nothing.
 
 Why a step cannot be shorter than `step_bound`: step_seconds rises with the seconds of every op, with every role that
 joins a pool and with every hand-over, so leaving roles out of pools, taking their least seconds and handing nothing
@@ -16,13 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flowrl.machine.traits import TRAITS
 from flowrl.placement.cost.role import RoleCost, RoleCosts, Site
 from flowrl.placement.time.step import Home, steady_seconds
-from flowrl.plan.plan import Layout, RolePlacement
+from flowrl.plan.plan import RolePlacement
 
-Legal = Callable[[str, Site], Iterable[Layout]]
-"""Layouts that a role may have on a site."""
+Choice = Callable[[str, Site], Iterable[RolePlacement]]
+"""All that a role may be on a site."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +47,8 @@ class Least:
 class Bounds:
     """Bounds of the roles of one search, kept as its costs are."""
 
-    def __init__(self, costs: RoleCosts, legal: Legal) -> None:
-        self.costs, self.legal = costs, legal
+    def __init__(self, costs: RoleCosts, choices: Choice) -> None:
+        self.costs, self.choices = costs, choices
         self._least: dict[tuple[object, ...], Least] = {}
 
     def least(self, role: str, site: Site) -> Least:
@@ -82,18 +81,13 @@ class Bounds:
         return self.pool_bytes(roles, site) <= site.limit_bytes and all(self.least(r, site).starts for r in roles)
 
     def _choices(self, role: str, site: Site) -> Iterator[RoleCost]:
-        """Every legal choice: layouts, on or off its devices, recomputation, weights of its own or a neighbour's."""
-        here = self.costs.graph.role(role)
-        traits, engine = TRAITS.get(here.backend or ""), here.engine
-        leaves = engine.offload if engine.offload is not None else traits is not None and traits.offload
-        ways = ("none", "full") if here.trainable and engine.recompute is None else (engine.recompute or "none",)
-        lenders = self.costs.lenders(role)
-        for layout in self.legal(role, site):
-            beside = [()] + [(RolePlacement(role=each, layout=layout),) for each in sorted(lenders)]
-            for offloaded in (False, True) if leaves else (False,):
-                for recompute in ways:
-                    entry = RolePlacement(role=role, layout=layout, offloaded=offloaded, recompute=recompute)
-                    yield from (self.costs.role_cost(entry, site, others) for others in beside)
+        """Every choice, with weights of its own or of a neighbour that may lend them."""
+        lenders = sorted(self.costs.lenders(role))
+        for entry in self.choices(role, site):
+            yield self.costs.role_cost(entry, site)
+            for lender in lenders:
+                beside = RolePlacement(role=lender, layout=entry.layout)
+                yield self.costs.role_cost(entry, site, (beside,))
 
     def _least_of(self, choices: Sequence[RoleCost], site: Site) -> Least:
         ops = self.costs.ops_of(choices[0].name)
