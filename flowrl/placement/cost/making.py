@@ -60,7 +60,7 @@ class Maker:
             blocks=tuple([blocks[stage] for stage in busy]),
             seconds=self._seconds_of(own, entry, site, placed),
             key=key,
-            placed=placed,
+            as_asked=placed,
         )
 
     def leaves(
@@ -73,10 +73,10 @@ class Maker:
         stays: RoleCost,
     ) -> RoleCost:
         """The same role if it leaves its devices: at work it is as it is if it `stays`."""
-        placed, away = self._placed(entry, site, beside), self._away.get(own)
+        away = self._away.get(own)
         if away is None:
             with numbers_only():
-                memory = RoleMemory(self.work, placed, site.limit_bytes)
+                memory = RoleMemory(self.work, self._placed(entry, site, beside), site.limit_bytes)
                 left = bytes_of(memory.left(0))
             away = self._away[own] = {
                 **self._still[own],
@@ -86,7 +86,7 @@ class Maker:
                 "remains": (left,) * memory.pp,
                 "blocks": (0,) * memory.pp,
             }
-        return RoleCost(**away, work=stays.work, seconds=stays.seconds, key=key, placed=placed)
+        return RoleCost(**away, work=stays.work, seconds=stays.seconds, key=key, as_asked=stays.as_asked)
 
     def _numbers(self, role: str, site: Site, placed: Placed, memory: RoleMemory) -> dict[str, Any]:
         """All that neither recomputation nor the size of a micro-batch changes."""

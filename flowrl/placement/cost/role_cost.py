@@ -13,7 +13,7 @@ from flowrl.placement.cost.ledger import numbers_only
 from flowrl.placement.cost.placed import Placed
 from flowrl.placement.cost.site import Key
 from flowrl.placement.time.ops import OpTime
-from flowrl.plan.plan import LedgerLine, Pool
+from flowrl.plan.plan import LedgerLine, Pool, RolePlacement
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,23 @@ class RoleCost:
     move_seconds: float
     """To leave its devices, or to come back."""
     key: Key = field(compare=False)
-    placed: Placed = field(compare=False, repr=False)
-    """The first such role that was asked for."""
+    as_asked: Placed = field(compare=False, repr=False)
+    """The first such role that was asked for, if it stays on its devices."""
+
+    @property
+    def placed(self) -> Placed:
+        """The first such role that was asked for. Its devices may have no names: see `on`."""
+        here = self.as_asked
+        if not self.offloaded:
+            return here
+        entry = RolePlacement(
+            role=self.name,
+            layout=here.layout,
+            offloaded=True,
+            recompute=here.recompute,
+            micro_batch_tokens=here.micro_batch_tokens,
+        )
+        return here.elsewhere(here.pool, entry, here.layout_origin, here.shared, here.count, here.linked)
 
     def on(self, pool: Pool) -> Placed:
         """The role in a pool on devices of the same kind, for who needs lines. Origins may name another pool."""
