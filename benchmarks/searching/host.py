@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,11 +20,28 @@ from flowrl.placement.cost.role import RoleCost
 _ROW_TOKEN_BYTES = 32
 
 
+@dataclass(frozen=True)
+class _Loads:
+    """Bytes on a node for each device that a block has there."""
+
+    away: Numbers
+    """What has left its devices, and what is on the host always."""
+    saves: tuple[Numbers, ...]
+    """The checkpoint of each trainer."""
+    read: float
+    """The largest of what its roles read while they load."""
+    whole: float
+    """The same of roles that one rank reads for all, on the node whatever its devices."""
+    most: float
+    """No choice needs more."""
+
+
 class Host:
     def __init__(self, blocks: Blocks) -> None:
         self.blocks, self.graph, self.work = blocks, blocks.graph, blocks.work
         writing = [op for op in self.graph.ops if self.work.writes_text(op)]
         tokens = (self.work.rows(op).count * self.work.lengths(op).most for op in writing)
+        self._known: dict[tuple[object, ...], _Loads] = {}
         self.rows = float(_ROW_TOKEN_BYTES * max(tokens, default=0))
 
     def fits(self, blocks: Sequence[Block], devices: Sequence[Devices]) -> Flags:
@@ -47,27 +65,49 @@ class Host:
         return found
 
     def _node(self, blocks: Sequence[Block], counts: Sequence[int], room: float, rows: float) -> Flags:
-        reads, saves = [0.0], []
+        here = [(self._loads(block), count) for block, count in zip(blocks, counts, strict=True) if count]
+        most = rows + sum(load.most * count for load, count in here)
+        reads = max((max(load.read * count, load.whole) for load, count in here), default=0.0)
+        if max(most, reads) <= room:  # whatever is chosen
+            return np.ones([1] * len(self.blocks.axis), dtype=bool)
         away: Numbers | float = rows
-        for block, count in zip(blocks, counts, strict=True):
-            for role in block.roles if count else ():
-                cost: RoleCost = block.costs[role].flat[0]
-                if not cost.has_model:
-                    continue
-                away = away + (block.off_device[role] + block.on_host[role]) * count
-                share = count / block.site.count
-                if self.graph.role(role).kind is not Kind.GENERATOR:
-                    reads.append(self._read(cost, share))
-                if self.graph.role(role).trainable:
-                    whole = cost.placed.adapter or cost.placed.model.parameters
-                    saves.append((block.stays[role], 12 * whole * share))
-        found: Flags = np.asarray(away <= room) & (max(reads) <= room)
-        for stays, whole in saves:
-            found = found & (away + stays * whole <= room)
+        for load, count in here:
+            away = away + load.away * count
+        found: Flags = np.asarray(away <= room) & (reads <= room)
+        for load, count in here:
+            for saved in load.saves:
+                found = found & (away + saved * count <= room)
         return found
 
-    def _read(self, cost: RoleCost, share: float) -> float:
+    def _loads(self, block: Block) -> _Loads:
+        key = (block.roles, block.site.key)
+        if key not in self._known:
+            self._known[key] = self._counted(block)
+        return self._known[key]
+
+    def _counted(self, block: Block) -> _Loads:
+        reads, saves = {False: 0.0, True: 0.0}, list[Numbers]()
+        away: Numbers | float = 0.0
+        for role in block.roles:
+            cost: RoleCost = block.costs[role].flat[0]
+            if not cost.has_model:
+                continue
+            away = away + block.off_device[role] + block.on_host[role]
+            if self.graph.role(role).kind is not Kind.GENERATOR:
+                whole = self._is_broadcast(role)
+                reads[whole] = max(reads[whole], self._read(cost, 1 if whole else block.site.count))
+            if self.graph.role(role).trainable:
+                trained = cost.placed.adapter or cost.placed.model.parameters
+                saves.append(block.stays[role] * (12 * trained / block.site.count))
+        away = np.asarray(away)
+        most = float(away.max()) + max((float(each.max()) for each in saves), default=0.0)
+        return _Loads(away, tuple(saves), reads[False], reads[True], most)
+
+    def _is_broadcast(self, role: str) -> bool:
+        """Whether one rank of the node reads all, however many there are."""
+        return self.graph.role(role).trainable and self.graph.role(role).engine.load == "broadcast"
+
+    def _read(self, cost: RoleCost, devices: int) -> float:
         placed, role = cost.placed, self.graph.role(cost.name)
         full = role.trainable and not placed.adapter
-        whole = placed.model.parameters * (4 if full else placed.dtype_bytes)
-        return whole if role.trainable and role.engine.load == "broadcast" else whole * share
+        return placed.model.parameters * (4 if full else placed.dtype_bytes) / devices

@@ -14,6 +14,8 @@ from math import comb
 from random import Random
 from typing import Any
 
+from msgspec import structs
+
 from flowrl.compiler.lower.cluster import lower_stage_cluster
 from flowrl.compiler.lower.graph import lower_stage
 from flowrl.compiler.lower.placement import lower_placement
@@ -41,6 +43,8 @@ MOST_OPTIONS = 6
 MOST_LOOKED_AT = 60_000
 """Placements of one instance; but of one in WHOLE_EVERY, which has MOST_OPTIONS whatever that makes."""
 WHOLE_EVERY = 100
+SMALL_HOST_EVERY = 7
+"""One in so many has nodes whose host memory may bind."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +98,20 @@ def instance(seed: int, number: int) -> Instance:
     document["cluster"] = _cluster(draw, devices, mixed=number % 2 == 1)
     whole = number % WHOLE_EVERY == 0
     made = lowered(f"{seed}-{number}", document)
+    if number % SMALL_HOST_EVERY == 0:
+        made = replace(made, cluster=_on_small_hosts(draw, made.cluster))
     options = MOST_OPTIONS if whole else draw.choice((2, 3, 4, 6))
     while options > 2 and not whole and shapes(made) * options ** len(made.roles) > MOST_LOOKED_AT:
         options -= 1
     return replace(made, options=options)
+
+
+def _on_small_hosts(draw: Random, cluster: Cluster) -> Cluster:
+    sizes = [draw.choice((64, 128, 256)) * 2**30 for _ in cluster.groups]
+    groups = tuple(
+        structs.replace(group, host_memory_bytes=size) for group, size in zip(cluster.groups, sizes, strict=True)
+    )
+    return structs.replace(cluster, groups=groups)
 
 
 def shapes(instance: Instance) -> int:
