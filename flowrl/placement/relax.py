@@ -151,9 +151,21 @@ def _micro_batch(ops: tuple[Op, ...]) -> Edit:
     steps: list[Step] = []
     tokens = min(_tokens(op) for op in ops) // 2
     while tokens >= SMALLEST_MICRO_BATCH_TOKENS:
-        steps.append((f"{label}: {tokens}{whose}", _params(frozenset(op.id for op in ops), micro_batch_tokens=tokens)))
+        steps.append((f"{label}: {tokens}{whose}", _sized(ops, tokens)))
         tokens //= 2
     return tuple(steps)
+
+
+def _sized(ops: tuple[Op, ...], tokens: int) -> Callable[[Situation], Situation]:
+    """As if the flow had written it: then placement chooses no other."""
+    change = _params(frozenset(op.id for op in ops), micro_batch_tokens=tokens)
+    written = {f"roles.{_key(op)}.micro_batch_tokens": "an edit" for op in ops}
+
+    def apply(situation: Situation) -> Situation:
+        graph, cluster, request = change(situation)
+        return graph, cluster, replace(request, origins={**request.origins, **written})
+
+    return apply
 
 
 def _key(op: Op) -> str:
