@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, diagnose
 from flowrl.diag.span import Span
 from flowrl.graph.graph import Graph
@@ -172,7 +174,7 @@ class _Tries:
         if self.left <= 0:
             return None
         graph, cluster, request = apply(self.situation)
-        same_pools = cluster == self.situation[1] and request == self.situation[2]
+        same_pools = (cluster, _unmarked(request)) == (self.situation[1], _unmarked(self.situation[2]))
         try:
             only = self.best.option.label if same_pools else None
             best, tried = search(graph, cluster, request, self.shapes, only=only)
@@ -181,6 +183,11 @@ class _Tries:
             return None
         self.left -= sum(1 + len(each.variants) for each in tried)
         return best
+
+
+def _unmarked(request: PlacementRequest) -> PlacementRequest:
+    """Without places in the flow: they do not change which pools there are."""
+    return replace(request, origins={})
 
 
 def _peak_of(candidate: Candidate, tightest: Memory) -> int:
