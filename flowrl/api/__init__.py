@@ -19,11 +19,13 @@ from flowrl.api.init import init, presets
 from flowrl.api.keys import Key, find_keys, near_keys
 from flowrl.api.measure import measure_machine, profile_of
 from flowrl.api.profile import load_profile
+from flowrl.api.replan import open_move, replan
 from flowrl.api.stale import fresh_folder
 from flowrl.api.sweep import sweep
 from flowrl.api.why_not import why_not
 from flowrl.compiler.lower.effects import idle
 from flowrl.diag.diagnostic import FlowError
+from flowrl.explain.moves import Replan
 from flowrl.explain.sweep import Sweep
 from flowrl.graph.graph import Graph
 from flowrl.graph.text import print_graph
@@ -34,6 +36,7 @@ from flowrl.plan.plan import Flags, Plan
 from flowrl.report.calibrated import render_calibration
 from flowrl.report.diff import diff_json, render_diff
 from flowrl.report.opened import render_opened
+from flowrl.report.replan import render_replan, replan_json
 from flowrl.report.scatter import plot_sweep
 from flowrl.report.show import render_graphs
 from flowrl.report.sweep import render_sweep, sweep_csv, sweep_json
@@ -175,6 +178,7 @@ __all__ = [
     "Fixed",
     "Key",
     "PlanDiff",
+    "Replan",
     "Sweep",
     "calibrate",
     "canonical",
@@ -195,6 +199,7 @@ __all__ = [
     "loads",
     "measure_machine",
     "near_keys",
+    "open_move",
     "open_number",
     "plan",
     "plan_of",
@@ -205,8 +210,11 @@ __all__ = [
     "render_calibration",
     "render_diff",
     "render_opened",
+    "render_replan",
     "render_sweep",
     "render_why_not",
+    "replan",
+    "replan_json",
     "resume",
     "run",
     "run_plan",

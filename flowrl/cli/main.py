@@ -15,6 +15,7 @@ from msgspec import to_builtins
 
 from flowrl import __version__
 from flowrl.cli.group import FlowGroup, NothingChosen, UnknownName, code_of, run_group, voice_of
+from flowrl.cli.moves import from_option, tell_replan
 from flowrl.cli.numbers import calibrate, profile
 from flowrl.cli.options import (
     as_flags,
@@ -110,6 +111,7 @@ def check(
 @flowrl.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--against", type=click.Path(dir_okay=False, path_type=Path), metavar="PLAN", help="Print what differs.")
+@from_option
 @exit_code_option
 @cluster_option
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan here as JSON.")
@@ -121,6 +123,7 @@ def plan(
     context: click.Context,
     file: Path,
     against: Path | None,
+    kept: Path | None,
     exit_code: bool,
     cluster: str | None,
     output: Path | None,
@@ -130,10 +133,13 @@ def plan(
 ) -> None:
     """Say what runs, where, when, whether it fits and why. Needs no GPU and no weights.
 
-    With --against, what differs from the plan of an earlier plan.json.
+    With --against, what differs from the plan of an earlier plan.json; with --from, what moves from it and when that
+    has paid off.
     """
     from flowrl import api
 
+    if kept is not None and against is not None:
+        raise click.UsageError("--from and --against exclude each other", context)
     if exit_code and against is None:
         raise click.UsageError("--exit-code goes with --against", context)
     voice = voice_of(context)
@@ -146,6 +152,8 @@ def plan(
     elif found is not None:
         tell_diff(voice, found)
         voice.diagnostics(made.diagnostics)
+    elif kept is not None and made.verdict != "infeasible":
+        tell_replan(voice, api.replan(kept, made, file, sets, profile), made.diagnostics)
     elif voice.json:
         voice.data(api.dumps(made).decode())
     else:
@@ -260,6 +268,7 @@ def show(context: click.Context, file: Path, after: str | None, sets: tuple[str,
 
 @flowrl.command()
 @click.argument("words", metavar="CODE|KEY|PLAN [KEY]", nargs=-1, required=True)
+@from_option
 @cluster_option
 @profile_option
 @sets_option
@@ -268,6 +277,7 @@ def show(context: click.Context, file: Path, after: str | None, sets: tuple[str,
 def explain(
     context: click.Context,
     words: tuple[str, ...],
+    kept: Path | None,
     cluster: str | None,
     profile: Path | None,
     sets: tuple[str, ...],
@@ -277,7 +287,8 @@ def explain(
 
     PLAN is a plan.json, or a flow, which is planned first. Its KEY: D2, step, actor_infer.generate.decode,
     train.actor_train.update.activations, node0/0, "actor_train => actor_infer"; without one, all that can be opened.
-    Without PLAN: FR0206 or 206, step.refill, update.loss.
+    Without PLAN: FR0206 or 206, step.refill, update.loss. With --from, the numbers of what moves: break-even, moving,
+    actor_train.moving.
     """
     from flowrl import api
 
@@ -291,7 +302,10 @@ def explain(
         explain_code(context, voice, code, what)
     elif rest or Path(first).suffix in PLANNED:
         file, key = Path(first), rest[0] if rest else None
-        opened = api.open_number(api.plan_of(file, sets, cluster, profile), key, file)
+        if kept is not None:
+            opened = api.open_move(key, file, kept, sets, cluster, profile)
+        else:
+            opened = api.open_number(api.plan_of(file, sets, cluster, profile), key, file)
         voice.data(as_json(to_builtins(opened)) if voice.json else api.render_opened(opened, voice.width))
     else:
         explain_key(context, voice, what)

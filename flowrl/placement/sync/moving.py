@@ -79,42 +79,34 @@ def moved(old: Placed, new: Placed, before: State, after: State, shared: frozens
 
 
 def _pairs(before: State, after: State) -> Iterator[tuple[tuple[Tensors, ...], Part, Part]]:
-    """Parts that have something in common, with what it is. Each tensor is taken from one old part: what both ends of a
-    pipeline hold (a tied embedding) from the first by all but the last."""
-    for place, target in enumerate(after.parts):
-        is_last = place > 0 and target.ranks[-1] == max(part.ranks[-1] for part in after.parts)
+    """Parts that have something in common, with what it is. Each tensor of a layer is in one part of either side."""
+    for target in after.parts:
         wanted = {each.name: each for each in target.tensors}
-        holding: dict[str, list[int]] = {}
-        for at, source in enumerate(before.parts):
-            for each in source.tensors:
-                if each.name in wanted and each.rule.place != "layers":
-                    holding.setdefault(each.name, []).append(at)
-        chosen = {name: found[-1] if is_last else found[0] for name, found in holding.items()}
-        for at, source in enumerate(before.parts):
-            common = tuple(_common(source.tensors, wanted, chosen, at))
+        for source in before.parts:
+            common = tuple(_common(source.tensors, wanted))
             if common:
                 yield common, source, target
 
 
-def _common(
-    tensors: Iterable[Tensors], wanted: Mapping[str, Tensors], chosen: Mapping[str, int], at: int
-) -> Iterator[Tensors]:
-    for each in tensors:
-        other = wanted.get(each.name)
-        if other is None:
-            continue
-        if each.rule.place == "layers":
-            layers = tuple(sorted(set(each.layers) & set(other.layers)))
-            if layers:
-                yield replace(each, layers=layers)
-        elif chosen[each.name] == at:
-            yield each
+def _common(tensors: Iterable[Tensors], wanted: Mapping[str, Tensors]) -> Iterator[Tensors]:
+    for each in (each for each in tensors if each.name in wanted):
+        layers = tuple(sorted(set(each.layers) & set(wanted[each.name].layers)))
+        if layers:
+            yield replace(each, layers=layers)
 
 
 def state_pairs(old: Placed, new: Placed) -> list[tuple[State, State]]:
-    """Kinds of state that the role has before and after; what only the new one has is made anew."""
+    """Kinds of state that the role has before and after, of the same tensors; what only the new one has is made
+    anew."""
     before = {state.what: state for state in states_of(old)}
-    return [(before[state.what], state) for state in states_of(new) if state.what in before]
+    pairs = [(before[state.what], state) for state in states_of(new) if state.what in before]
+    return [(mine, theirs) for mine, theirs in pairs if _boxes(mine) == _boxes(theirs)]
+
+
+def _boxes(state: State) -> set[tuple[str, int, int, int, int]]:
+    return {
+        (each.name, each.rows, each.columns, each.experts, each.copies) for part in state.parts for each in part.tensors
+    }
 
 
 # -- from device to device --------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class State:
 
     @property
     def elements(self) -> int:
-        """Each once, those of a tied embedding for each end of a pipeline that has it."""
+        """Each once, however many ranks hold it."""
         return sum(each.elements for part in self.parts for each in part.tensors)
 
 
@@ -85,8 +85,13 @@ def _optimizer_parts(placed: Placed, kept: Cut, trained: tuple[Tensors, ...]) ->
 
 def stage_parts(tensors: tuple[Tensors, ...], cut: Cut, shard: int) -> Iterator[Part]:
     """Megatron's distributed optimizer: of each stage, what tp and ep leave of a tensor is shared out by rows among the
-    ranks that hold the same. Its own borders run through a flat buffer; by rows each rank has as much."""
+    ranks that hold the same. Its own borders run through a flat buffer; by rows each rank has as much. What both ends
+    of a pipeline have (a tied embedding) is a part of its own, of which each end holds a copy."""
     size = cut.tp * cut.rest
+    both = tuple(each for each in tensors if each.rule.place == "ends" and cut.pp > 1)
+    if both:
+        ranks = (*range(size), *range(cut.ranks - size, cut.ranks))
+        yield Part(both, Cut("rows", 2 * size, cut.tp, 1, 1, shard), ranks)
     for stage in range(cut.pp):
         here = tuple(part for each in tensors if (part := _of_stage(each, cut, stage)) is not None)
         ranks = tuple(range(stage * size, (stage + 1) * size))
@@ -100,11 +105,10 @@ def stage_parts(tensors: tuple[Tensors, ...], cut: Cut, shard: int) -> Iterator[
 
 
 def _of_stage(tensors: Tensors, cut: Cut, stage: int) -> Tensors | None:
-    """The layers of a class that a stage has; None: it has none of them."""
+    """The layers of a class that a stage alone has; None: it has none of them."""
     if cut.pp == 1:
         return tensors
     if tensors.rule.place != "layers":
-        ends = {"first": (0,), "last": (cut.pp - 1,), "ends": (0, cut.pp - 1)}
-        return tensors if stage in ends[tensors.rule.place] else None
+        return tensors if {"first": 0, "last": cut.pp - 1}.get(tensors.rule.place) == stage else None
     layers = tuple(layer for layer in tensors.layers if cut.stages[stage] <= layer < cut.stages[stage + 1])
     return replace(tensors, layers=layers) if layers else None
