@@ -29,6 +29,8 @@ from flowrl.plan.plan import Layout, Memory, Rejected, RolePlacement
 WIDEST = 4
 """How many times as many devices a copy of the model may take as in the first layout that fits: what a role needs of
 its devices beyond that, it shares with others, and they may leave."""
+WIDEST_ENGINE = 8
+"""The same of an engine: with few samples each device more makes a step of decoding shorter."""
 WIDEST_BESIDE = 16
 """The same where some role of the graph may not leave its devices."""
 DEEPEST = 8
@@ -188,10 +190,11 @@ class Choices:
         linked = site.count if role.backend in ENGINES else self._ground(site).linked
         near = (each for each in layouts if each.ep <= linked and self._fits(role, each, site))
         base = _copy(next(near, layouts[0]))
+        widest = max(self._widest, WIDEST_ENGINE) if role.backend in ENGINES else self._widest
         return tuple(
             each
             for each in layouts
-            if base <= _copy(each) * WIDEST and _copy(each) <= base * self._widest
+            if base <= _copy(each) * WIDEST and _copy(each) <= base * widest
             if each.ep <= linked or _copy(each) < base or base == _copy(layouts[0])
         )
 

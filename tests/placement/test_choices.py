@@ -91,6 +91,7 @@ def test_engines_of_models_that_no_node_holds_stand_on_several() -> None:
         (MEGATRON.replace("Qwen/Qwen2.5-7B", "meta-llama/Llama-3.1-70B"), "8x8xA100-80G", "actor_train"),
         (MEGATRON.replace("Qwen/Qwen2.5-7B", "meta-llama/Llama-3.1-70B"), "8x8xA100-80G", "actor_infer"),
         (OPEN, "3x8xL40S", "actor_infer"),
+        (OPEN.replace("Qwen2.5-7B", "Qwen3-8B").replace("prompts: 128", "prompts: 2"), "8xH100-80G", "actor_infer"),
     ],
 )
 def test_nothing_that_is_left_out_is_much_faster(flow: str, cluster: str, role: str) -> None:
