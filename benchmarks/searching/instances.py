@@ -37,6 +37,7 @@ LARGE = ("Qwen/Qwen2.5-7B", "Qwen/Qwen3-14B", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen2.
 SCORERS = ("Skywork/Skywork-Reward-V2-Qwen3-0.6B", "Skywork/Skywork-Reward-V2-Llama-3.1-8B")
 TEACHERS = ("Qwen/Qwen3-14B", "Qwen/Qwen2.5-32B", "Qwen/Qwen3-30B-A3B")
 DEVICES = ("A100-40G", "A100-80G", "H100-80G", "H100-80G", "H200", "H200", "H20", "L40S", "B200", "MI300X")
+PRICES = (1.0, 2.5, 4.0)
 REWARDS = ("reward", "taste", "teacher")
 OVERLONG = {"max_tokens": 512, "buffer_tokens": 128, "penalty": 1.0}
 MOST_OPTIONS = 6
@@ -256,13 +257,16 @@ def _cluster(draw: Random, most: int, *, mixed: bool) -> dict[str, Any]:
     if not mixed:
         per_node = draw.choice((1, 2, 3, 4, 8))
         nodes = draw.randint(max(1, -(-most // 3 // per_node)), most // per_node)
-        return {"gpu": draw.choice(DEVICES), "nodes": nodes, "gpus_per_node": per_node}
+        price = draw.choice(PRICES)
+        return {"gpu": draw.choice(DEVICES), "nodes": nodes, "gpus_per_node": per_node, "price_per_gpu_hour": price}
     names, left = draw.sample(sorted(set(DEVICES)), 2), most
     groups: dict[str, Any] = {}
     for place, gpu in enumerate(names):
         per_node = draw.choice((1, 2, 2, 4))
         room = (left if place else most // 2) // per_node
         nodes = draw.randint(max(1, room // 2), max(1, room))
-        groups[f"g{place}"] = {"gpu": gpu, "nodes": nodes, "gpus_per_node": per_node}
+        price = draw.choice(PRICES)
+        entry = {"gpu": gpu, "nodes": nodes, "gpus_per_node": per_node, "price_per_gpu_hour": price}
+        groups[f"g{place}"] = entry
         left -= nodes * per_node
     return {"groups": groups}

@@ -6,12 +6,15 @@ by the model of plans (`step_seconds`, `memory`), so a slip of the oracle shows 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
+
+from msgspec import structs
 
 from benchmarks.searching.blocks import Flags, Numbers, homes, set_partitions
 from benchmarks.searching.instances import MOST_OPTIONS, Instance, Menu, instance
-from benchmarks.searching.oracle import Answer, Oracle, Way
+from benchmarks.searching.oracle import Answer, Oracle, Way, worth
 from benchmarks.searching.outcome import Outcome, Progress
 from flowrl.diag.diagnostic import FlowError
 from flowrl.placement.cost.role import RoleCosts
@@ -24,6 +27,8 @@ from flowrl.plan.plan import Pool
 SEED = 1
 WANTED, QUICK = 300, 30
 """Instances that have a placement."""
+OTHERS_EVERY = 4
+"""One instance in so many is placed for other objectives too."""
 SAME = 1e-9
 CHECKED = 2
 """Placements of an instance, drawn at random: the oracle's seconds and verdict are compared with the model's."""
@@ -39,6 +44,8 @@ class Found:
     """Seconds of the search's placement; None if it says that none fits."""
     best: float | None
     faults: tuple[str, ...]
+    objectives: int = 0
+    """Other objectives that were asked for."""
 
     @property
     def binding(self) -> bool:
@@ -56,19 +63,20 @@ def section(*, quick: bool = False, cases: tuple[str, ...] = ()) -> Outcome:
     outcome, found = Outcome("oracle"), list[Found]()
     wanted, placed, number, progress = QUICK if quick else WANTED, 0, 0, Progress("oracle")
     while placed < wanted and not cases:
-        found.append(compared(instance(SEED, number)))
+        found.append(compared(instance(SEED, number), others=number % OTHERS_EVERY == 0))
         placed += found[-1].best is not None
         number += 1
         progress.tell(placed, wanted, f"{sum(bool(each.gap or each.faults) for each in found)} with a gap")
     for case in cases:
         seed, _, at = case.partition("-")
-        found.append(compared(instance(int(seed), int(at))))
+        found.append(compared(instance(int(seed), int(at)), others=True))
         outcome.lines += _told(found[-1])
     _tell(outcome, found, wanted if not cases else 0, quick=quick)
     return outcome
 
 
-def compared(given: Instance) -> Found:
+def compared(given: Instance, *, others: bool = False) -> Found:
+    """`others`: with other objectives than a short step."""
     costs = RoleCosts(Workload(given.graph, given.shapes, given.request), given.cluster)
     oracle = Oracle(given, Menu(costs, given.name, given.options))
     answer = oracle.answer()
@@ -80,20 +88,51 @@ def compared(given: Instance) -> Found:
     best = _seconds(given, oracle.pools(way))
     if abs(best / way.seconds - 1) > SAME or not _fits(given, oracle.pools(way)):
         faults += (f"the oracle's best of {way.seconds} s is one of {best} s, or does not fit",)
-    return Found(given, answer, ours, best, faults)
+    asked = [each for each in _asked(given, best) if others]
+    for objective, at_most in asked:
+        faults += _other(given, answer, objective, at_most)
+    return Found(given, answer, ours, best, faults, len(asked))
+
+
+def _asked(given: Instance, best: float) -> list[tuple[str, float | None]]:
+    """Objectives, and the longest step allowed."""
+    return [
+        ("gpu_seconds", None),
+        ("price", 1.5 * best),
+        ("gpus", 1.5 * best),
+        ("gpus", None),
+        ("step_time", 0.5 * best),
+    ]
+
+
+def _other(given: Instance, answer: Answer, objective: str, at_most: float | None) -> tuple[str, ...]:
+    """What is wrong with the placement of another objective."""
+    request = structs.replace(given.request, objective=objective, step_seconds_at_most=at_most)
+    bound = float("inf") if at_most is None else at_most
+    least = answer.least(objective, given.cluster, bound)
+    told = f"{objective} with steps of at most {bound:.6g} s"
+    found = _found(replace(given, request=request))
+    if found is None or least is None:
+        return () if found is least else (f"{told}: oracle {least}, search {'none' if found is None else 'some'}",)
+    pools = [pool for pool in found.best.laid.pools if pool.devices]
+    seconds, homes = _seconds(given, pools), [(_group(given, pool), len(pool.devices)) for pool in pools]
+    ours = worth(objective, seconds, homes, given.cluster)
+    if ours > least * (1 + SAME) or seconds > bound * (1 + SAME) or not _fits(given, pools):
+        return (f"{told}: oracle {least}, search {ours} with {seconds} s",)
+    return ()
+
+
+def _group(given: Instance, pool: Pool) -> str:
+    groups = given.cluster.groups
+    return pool.devices[0].split("/")[0] if len(groups) > 1 else groups[0].name
 
 
 def _searched(given: Instance) -> tuple[float | None, tuple[str, ...]]:
     """Seconds of the best that the search finds, and what is wrong with it."""
-    costs = RoleCosts(Workload(given.graph, given.shapes, given.request), given.cluster)
-    menu = Menu(costs, given.name, given.options)
-    try:
-        found = search(given.graph, given.cluster, given.request, given.shapes, choices=menu)
-    except FlowError:
+    found = _found(given)
+    if found is None:
         return None, ()
     best = found.best
-    if not best.laid.fits or best.starved:
-        return None, ()
     pools = [pool for pool in best.laid.pools if pool.devices]
     seconds, faults = _seconds(given, pools), list[str]()
     if abs(seconds / best.seconds - 1) > SAME:
@@ -102,10 +141,23 @@ def _searched(given: Instance) -> tuple[float | None, tuple[str, ...]]:
         faults.append("the search's pools do not fit")
     if found.gap or not found.proved:
         faults.append(f"the search reports a gap of {found.gap} on {given.cluster.device_count} devices")
+    costs = RoleCosts(Workload(given.graph, given.shapes, given.request), given.cluster)
+    menu = Menu(costs, given.name, given.options)
     for pool in pools:
         site = costs.site(pool)
         faults += [f"{entry} is not on the menu" for entry in pool.roles if entry not in menu.of(entry.role, site)]
     return seconds, tuple(faults)
+
+
+def _found(given: Instance) -> Any:
+    """What the search finds with the instance's menu; None if it says that nothing fits."""
+    costs = RoleCosts(Workload(given.graph, given.shapes, given.request), given.cluster)
+    menu = Menu(costs, given.name, given.options)
+    try:
+        found = search(given.graph, given.cluster, given.request, given.shapes, choices=menu)
+    except FlowError:
+        return None
+    return found if found.best.laid.fits and not found.best.starved else None
 
 
 def _seconds(given: Instance, pools: list[Pool] | tuple[Pool, ...]) -> float:
@@ -161,7 +213,8 @@ def _tell(outcome: Outcome, found: list[Found], wanted: int, *, quick: bool) -> 
         f"{sum(e.instance.cluster.device_count > 8 for e in placed)} on 9 to 16 devices, "
         f"{sum(o == MOST_OPTIONS for _, o in roles) and sum(e.instance.options == MOST_OPTIONS for e in placed)}"
         f" with {MOST_OPTIONS} options a role",
-        f"{sum(each.answer.looked_at for each in found):,} placements enumerated",
+        f"{sum(each.answer.looked_at for each in found):,} placements enumerated; "
+        f"{sum(each.objectives for each in found)} times another objective or a bound on the step",
     ]
     for each in wrong[:12]:
         outcome.lines += _told(each)

@@ -51,6 +51,11 @@ class Answer:
         """The fastest; of equals the one on fewest devices."""
         return min(self.ways, key=lambda way: (way.seconds, way.devices), default=None)
 
+    def least(self, objective: str, cluster: Cluster, at_most: float = float("inf")) -> float | None:
+        """The least that `objective` can be with a step of `at_most` seconds; None if no step is so short."""
+        ways = (way for way in self.ways if way.seconds <= at_most)
+        return min((worth(objective, way.seconds, way.homes, cluster) for way in ways), default=None)
+
 
 class Oracle:
     def __init__(self, instance: Instance, choices: Choices) -> None:
@@ -99,6 +104,16 @@ class Oracle:
 
     def _keeps_apart(self, parts: Sequence[tuple[str, ...]]) -> bool:
         return all(sum(role in part for role in apart) < 2 for apart in self.instance.request.apart for part in parts)
+
+
+def worth(objective: str, seconds: float, homes: Sequence[Home], cluster: Cluster) -> float:
+    """What placement minimises: seconds of a step, those times devices, their price, or the number of devices. An hour
+    of a device costs what its group says."""
+    devices = sum(count for _, count in homes)
+    if objective == "price":
+        hourly = {group.name: group.price_per_gpu_hour or 0.0 for group in cluster.groups}
+        return seconds * sum(hourly[group] * count for group, count in homes) / 3600
+    return {"step_time": seconds, "gpu_seconds": seconds * devices, "gpus": float(devices)}[objective]
 
 
 def _all(flags: Sequence[Flags]) -> Flags:

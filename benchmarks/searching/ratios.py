@@ -57,13 +57,11 @@ def by_circles(arcs: Sequence[Wait]) -> tuple[float, int] | None:
     for arc in arcs:
         key = (arc.source, arc.target, arc.tokens)
         best[key] = max(best.get(key, 0.0), arc.seconds)
-    graph: nx.MultiDiGraph[int] = nx.MultiDiGraph()
-    graph.add_edges_from((source, target, tokens) for source, target, tokens in best)
     ways: dict[tuple[int, int], list[tuple[float, int]]] = {}
     for (source, target, tokens), seconds in best.items():
         ways.setdefault((source, target), []).append((seconds, tokens))
     ratios: list[tuple[float, int]] = []
-    for number, nodes in enumerate(nx.simple_cycles(nx.DiGraph(graph))):
+    for number, nodes in enumerate(nx.simple_cycles(nx.DiGraph(list(ways)))):
         if number == MOST_CIRCLES:
             return None
         ratios += _ratios([ways[pair] for pair in zip(nodes, [*nodes[1:], nodes[0]], strict=True)])
