@@ -155,6 +155,14 @@ def test_a_layout_that_is_asked_for_is_the_only_one() -> None:
     assert choices.of("actor_train", site, LayoutRequest(tp=3)) == ()
 
 
+def test_copies_of_states_that_no_layout_holds_leave_no_choice() -> None:
+    """Nine devices do not hold copies of eight; sixteen hold two."""
+    flow = OPEN.replace("backend: fsdp, update", "backend: fsdp, engine: {shard_devices: 8}, update")
+    choices = choices_of(flow, "2x8xH100-80G")
+    assert choices.of("actor_train", site_of(choices, 9)) == ()
+    assert {each.layout for each in choices.of("actor_train", site_of(choices, 16))} == {Layout(dp=16)}
+
+
 def test_where_nothing_fits_the_nearest_is_tried() -> None:
     flow = MEGATRON.replace("Qwen/Qwen2.5-7B", "meta-llama/Llama-3.1-405B")
     choices = choices_of(flow, "1x8xL40S")
