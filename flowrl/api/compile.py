@@ -34,6 +34,7 @@ from flowrl.placement.place import place
 from flowrl.placement.request import Placement, PlacementRequest
 from flowrl.placement.shapes import handed_on, shapes_of
 from flowrl.placement.sync.stage import edge_syncs
+from flowrl.placement.time.draws import draws_of
 from flowrl.placement.time.instructions import duration_lines, seconds_of, work_of
 from flowrl.placement.time.interval import interval_lines
 from flowrl.plan.digests import digest
@@ -184,7 +185,10 @@ def compile_stage(spec: FlowSpec, index: int, placed: Placed, cluster: Cluster) 
         graph, placement.pools, placed.program, shapes, cluster, request=request, decisions=placement.decisions
     )
     tokens = _response_tokens(graph, shapes, request)
-    expected = estimate(placed.program, seconds_of(lines), graph, tokens, placed.run.steps)
+    draws = draws_of(
+        graph, placement.pools, placed.program, shapes, cluster, lines, request=request, decisions=placement.decisions
+    )
+    expected = estimate(placed.program, seconds_of(lines), graph, tokens, placed.run.steps, draws)
     prices = price_lines(placement.pools, cluster, expected.step_seconds)
     low, high = interval_lines(expected.step_seconds, request.profile)
     return StagePlan(

@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 
 from flowrl.execution.critical import critical_arcs
 from flowrl.execution.expand import is_plain, is_save, named, working_seconds
+from flowrl.execution.random import random_step, spread_lines
 from flowrl.execution.simulate import simulate
 from flowrl.execution.steady import Steady, steady, with_work
 from flowrl.execution.trace import TraceSpan
 from flowrl.graph.graph import Graph
 from flowrl.graph.params import GenerateParams
+from flowrl.placement.time.draws import Draw
 from flowrl.plan.plan import Estimate, LedgerLine, TimelineSpan
 from flowrl.program.program import Instruction, Program
 
@@ -26,11 +28,13 @@ def estimate(
     graph: Graph,
     response_tokens: tuple[float, str] | None = None,
     steps: int | None = None,
+    draws: Mapping[str, Draw] | None = None,
 ) -> Estimate:
     """Estimate a stage.
 
     durations: modelled seconds of each instruction, by id. response_tokens: mean tokens of a response, and its origin;
     where it is not given, `max_response_tokens` of the rollout stands for it, and 0 in a flow without one.
+    draws: of the instructions whose seconds are random; without any, nothing is said of spreads.
     `step_seconds` is the time of a plain step; what validation and checkpoints add is in `lines`, and with `steps` the
     time of the whole run. The timeline holds each instruction of the plain step once, from the start of the busiest
     pool's first.
@@ -41,6 +45,7 @@ def estimate(
     samples = graph.step.prompts * graph.step.samples_per_prompt
     tokens, origin = _response_tokens(graph, response_tokens)
     rate = samples / found.step_seconds if found.step_seconds > 0 else 0.0
+    random = random_step(program, durations, draws, graph) if draws and found.step_seconds > 0 else None
     return Estimate(
         step_seconds=found.step_seconds,
         samples_per_second=rate,
@@ -54,7 +59,9 @@ def estimate(
             *_rate_lines(samples, tokens, origin, found.step_seconds),
             *seldom,
             *([] if steps is None else [_run_line(steps, found.step_seconds, seldom)]),
+            *([] if random is None else spread_lines(random)),
         ),
+        random=random,
     )
 
 

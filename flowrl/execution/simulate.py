@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from flowrl.diag.diagnostic import InternalError
 from flowrl.execution.contract import Firing
@@ -12,12 +12,19 @@ from flowrl.execution.trace import Trace, TraceSpan
 from flowrl.program.program import Program
 
 
-def simulate(program: Program, durations: Mapping[str, float], steps: int, first_step: int = 1) -> Trace:
+def simulate(
+    program: Program,
+    durations: Mapping[str, float],
+    steps: int,
+    first_step: int = 1,
+    *,
+    drawn: Callable[[str, int], float] | None = None,
+) -> Trace:
     """Simulate steps `first_step` … `steps` and the epilogue.
 
-    durations: seconds of each instruction, by id. Idle firings take no time and leave no span. Spans are in the order
-    of their starts. Raises InternalError for an instruction without a duration, and for a deadlock, which the checker
-    should have found.
+    durations: seconds of each instruction, by id; `drawn`: of its firing in a step, in their place. Idle firings take
+    no time and leave no span. Spans are in the order of their starts. Raises InternalError for an instruction without a
+    duration, and for a deadlock, which the checker should have found.
     """
     missing = [i.id for i in program.instructions if i.id not in durations]
     if missing:
@@ -28,7 +35,8 @@ def simulate(program: Program, durations: Mapping[str, float], steps: int, first
     now, started = 0.0, 0
     while not executor.done:
         for firing in _start_all(executor):
-            seconds = 0.0 if firing.idle else durations[firing.instruction.id]
+            id = firing.instruction.id
+            seconds = 0.0 if firing.idle else durations[id] if drawn is None else drawn(id, firing.step)
             if not firing.idle:
                 spans.append(_span(firing, now, seconds))
             heapq.heappush(running, (now + seconds, started, firing))

@@ -121,6 +121,31 @@ class EdgeSync(msgspec.Struct, frozen=True, kw_only=True):
     of a node or a link domain, over the network. What `shards` moves; less than the other ways do."""
 
 
+class RandomStep(msgspec.Struct, frozen=True, kw_only=True):
+    """What random lengths and latencies make of the step: so many simulated steps, drawn with a seed."""
+
+    steps: int
+    seed: int
+    mean_seconds: float
+    """No less than the step of the means, `step_seconds`, to within what drawing leaves open."""
+    p50_seconds: float
+    """Half of the steps take no longer."""
+    p90_seconds: float
+    p99_seconds: float
+    busy: dict[str, float]
+    """Share of its time in which each pool works."""
+    bubbles: dict[str, float]
+    """Seconds of a step in which each pool waits."""
+    queues: dict[str, float]
+    """Tokens that lie on each channel between pools, in the mean over time: steps of rows, or weight versions."""
+    lag: float
+    """Published versions between a sample's oldest token and its training, in the mean."""
+    stale: float
+    """Share of samples that would be older than max_lag when they are trained on: waited for, or dropped."""
+    dropped: float
+    """Share of samples that are dropped for their age."""
+
+
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """What the virtual clock says of the steady state."""
 
@@ -141,6 +166,8 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     """The shortest that a step is likely to take, by the error that the profile states of itself; 0: not estimated."""
     high_seconds: float = 0.0
     """The longest."""
+    random: RandomStep | None = None
+    """None where nothing in the step is random."""
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):

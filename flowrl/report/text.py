@@ -11,7 +11,7 @@ from pathlib import PurePath
 from flowrl.diag.diagnostic import Diagnostic, Severity
 from flowrl.graph.graph import Kind
 from flowrl.machine.cluster import Cluster, NodeGroup
-from flowrl.plan.plan import Memory, Plan, StagePlan
+from flowrl.plan.plan import Memory, Plan, RandomStep, StagePlan
 from flowrl.report.dataflow import dataflow
 from flowrl.report.fits import fits, fullness, largest
 from flowrl.report.numbers import count, gib, rate, seconds
@@ -117,6 +117,7 @@ def _speed(stage: StagePlan) -> Iterable[str]:
     estimate = stage.estimate
     likely = f" ({seconds(estimate.low_seconds)} to {seconds(estimate.high_seconds)})" if estimate.high_seconds else ""
     parts = [f"step ≈ {seconds(estimate.step_seconds)}{likely}"]
+    parts += _drawn(estimate.random)
     parts += [f"{what} ≈ {seconds(value)}" for what, value in _of_lines(stage, "run")]
     if estimate.tokens_per_second > 0:
         parts.append(f"{rate(estimate.tokens_per_second)} tokens/s")
@@ -127,6 +128,15 @@ def _speed(stage: StagePlan) -> Iterable[str]:
     if tightest is not None:
         parts.append(f"tightest {_of_limit(tightest)} in {tightest.phase}")
     return parts
+
+
+def _drawn(random: RandomStep | None) -> list[str]:
+    """What drawn lengths make of the step, whose means alone are a lower bound of the mean."""
+    if random is None:
+        return []
+    parts = [f"drawn ≈ {seconds(random.mean_seconds)}, 99 of 100 within {seconds(random.p99_seconds)}"]
+    parts += [f"lag {random.lag:.1f} in the mean"] if random.lag > 0 else []
+    return [*parts, *([f"{random.dropped:.0%} dropped as stale"] if random.dropped > 0 else [])]
 
 
 def _of_lines(stage: StagePlan, what: str) -> list[tuple[str, float]]:
