@@ -170,8 +170,7 @@ def _memory(text: str, profile: Profile) -> tuple[Memory, ...]:
     graph, _ = run_passes(lower_stage(spec, 0))
     cluster = lower_stage_cluster(spec, 0)
     request = structs.replace(lower_placement(spec, 0), profile=profile)
-    best, _ = search(graph, cluster, request, shapes_of(graph, spec.folder))
-    return best.laid.memory
+    return search(graph, cluster, request, shapes_of(graph, spec.folder)).best.laid.memory
 
 
 def _tightest(entries: Sequence[Memory]) -> Memory | None:

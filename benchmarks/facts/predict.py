@@ -91,12 +91,13 @@ def _plan(case: Case, layouts: bool, note: str) -> Planned:
         raise FlowError(checked.diagnostics)
     graph, cluster = checked.graphs[0], cluster_of(spec, None)
     shapes, request = shapes_of(graph, spec.folder, {}), lower_placement(spec, 0)
-    best, tried = search(graph, cluster, request, shapes)
+    found = search(graph, cluster, request, shapes)
+    best = found.best
     broken = tuple(unreachable(graph, cluster, best.laid.pools))
     if broken:
         raise FlowError(broken)
     # As `place` does, without its ledger of memory and what would help a placement that does not fit: 9/10 of the time.
-    decisions = decide(graph, cluster, request, best, tried)
+    decisions = decide(graph, cluster, request, found)
     placement = Placement(pools=best.laid.pools, decisions=decisions, memory=())
     program = emit(graph, placement.pools, lower_stage_run(spec, 0))
     return Planned(case, graph, shapes, cluster, request, placement, program, best.laid.fits, note)

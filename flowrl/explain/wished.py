@@ -283,5 +283,4 @@ def _axes(layout: LayoutRequest) -> str:
 
 
 def _best(at: Situation, shapes: Shapes) -> Candidate:
-    best, _ = search(at.graph, at.cluster, at.request, shapes)
-    return best
+    return search(at.graph, at.cluster, at.request, shapes).best

@@ -8,102 +8,118 @@ from msgspec.structs import replace
 
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Role
 from flowrl.machine.cluster import Cluster
-from flowrl.machine.traits import TRAITS
-from flowrl.placement.layouts import layout_text, needs_text
-from flowrl.placement.request import Mode, PlacementRequest
-from flowrl.placement.search import Candidate
+from flowrl.placement.chosen import layout_decision, micro_batch_decision
+from flowrl.placement.layouts import needs_text
+from flowrl.placement.request import GPU_SECONDS, GPUS, PRICE, STEP_TIME, Mode, PlacementRequest
+from flowrl.placement.search import Candidate, Found
 from flowrl.plan.plan import Decision, Pool, Rejected, RolePlacement
 
 MOST_REJECTED = 6
 
 
-def decide(
-    graph: Graph, cluster: Cluster, request: PlacementRequest, best: Candidate, tried: Sequence[Candidate]
-) -> tuple[Decision, ...]:
-    """D1 is the choice of pools; then the layout of each role, who leaves its devices, and what trainers recompute."""
+def decide(graph: Graph, cluster: Cluster, request: PlacementRequest, found: Found) -> tuple[Decision, ...]:
+    """D1 is the choice of pools; then the layout of each role, who leaves its devices, what trainers recompute, and
+    micro-batches that the flow leaves open."""
+    best = found.best
     device_pools = [pool for pool in best.laid.pools if pool.devices]
     if not device_pools:
         return ()
     drafts = [
-        _pools(request, best, tried),
-        *(_layout(graph, request, best, pool, entry) for pool in device_pools for entry in pool.roles),
+        _pools(request, found),
+        *(_layout(request, found, pool, entry) for pool in device_pools for entry in pool.roles),
         *(decision for pool in device_pools for decision in _residency(graph, cluster, pool)),
-        *(_recompute(graph, best, entry) for pool in device_pools for entry in pool.roles if _trains(graph, entry)),
+        *(_recompute(graph, found, entry) for pool in device_pools for entry in pool.roles if _trains(graph, entry)),
+        *(each for pool in device_pools for entry in pool.roles for each in _micro_batch(found, pool, entry)),
         *(_adapter(edge) for edge in graph.edges if _has_adapters(graph, edge)),
         *(_unmodelled(role) for role in graph.roles if role.engine.extra),
     ]
     return tuple(replace(draft, id=f"D{number}") for number, draft in enumerate(drafts, start=1))
 
 
-def _pools(request: PlacementRequest, best: Candidate, tried: Sequence[Candidate]) -> Decision:
-    others = sorted((each for each in tried if each is not best), key=Candidate.rank)
+def _pools(request: PlacementRequest, found: Found) -> Decision:
+    best = found.best
+    others = sorted((each for each in found.tried if each is not best), key=Candidate.rank)
     return Decision(
         id="",
         what="pools",
         chosen=best.option.label,
         reason=_reason_of_pools(request, best, len(others)),
-        text=_text_of_pools(best, others),
-        rejected=tuple(_rejected(each, best) for each in others[:MOST_REJECTED]),
+        text=_text_of_pools(request, found, others),
+        rejected=tuple(_rejected(each, best, request.objective) for each in others[:MOST_REJECTED]),
         override="placement",
     )
+
+
+_BEST = {STEP_TIME: "fastest", GPU_SECONDS: "fewest_gpu_seconds", PRICE: "cheapest", GPUS: "fewest_gpus"}
 
 
 def _reason_of_pools(request: PlacementRequest, best: Candidate, others: int) -> str:
     if not best.laid.fits:
         return "nearest_to_fitting"
-    if others:
-        return "fastest"
-    return "only_option" if request.mode is Mode.AUTO else "asked_for"
+    if others or request.mode is Mode.AUTO:
+        return _BEST[request.objective] if others else "only_option"
+    return "asked_for"
 
 
-def _text_of_pools(best: Candidate, others: Sequence[Candidate]) -> str:
+def _text_of_pools(request: PlacementRequest, found: Found, others: Sequence[Candidate]) -> str:
     shape = " | ".join(
-        f"{pool.name}: {', '.join(entry.role for entry in pool.roles)}" for pool in best.laid.pools if pool.devices
+        f"{pool.name}: {', '.join(entry.role for entry in pool.roles)}"
+        for pool in found.best.laid.pools
+        if pool.devices
     )
     if not others:
         return shape
-    fitting = sum(each.laid.fits and not each.starved for each in others)
+    fitting = sum(each.usable for each in others)
     more = max(0, len(others) - MOST_REJECTED)
-    ways = "1 other way was tried" if len(others) == 1 else f"{len(others)} other ways were tried"
+    ways = "1 other way was worked out" if len(others) == 1 else f"{len(others)} other ways were worked out"
     fit = {0: "none fits", 1: "1 fits"}.get(fitting, f"{fitting} fit")
-    return f"{shape}; {ways}, {fit}" + (f"; {more} more {'is' if more == 1 else 'are'} not listed" if more else "")
+    listed = f"; {more} more {'is' if more == 1 else 'are'} not listed" if more else ""
+    return f"{shape}; {ways}, {fit}{listed}{_proof(found)}"
 
 
-def _rejected(candidate: Candidate, best: Candidate) -> Rejected:
+def _proof(found: Found) -> str:
+    """How near to the best it is."""
+    if not found.best.usable:
+        return ""
+    if found.proved:
+        return f"; proven best of {found.report.space}"
+    return f"; at most {found.gap:.1%} over the best of {found.report.space}" if found.gap else ""
+
+
+def _rejected(candidate: Candidate, best: Candidate, objective: str) -> Rejected:
     label, tightest = candidate.option.label, candidate.laid.tightest
     if candidate.starved:
         return Rejected(option=label, reason="ranks_without_rows")
     if not candidate.laid.fits and tightest is not None:
         return Rejected(option=label, reason="does_not_fit", delta=needs_text(tightest))
-    slower = candidate.seconds / max(best.seconds, 1e-12) - 1.0
-    reason = "slower" if slower > 0 else "not_preferred"
-    return Rejected(option=label, reason=reason, delta=f"{slower:+.0%} step time".replace("-", "−"))
+    if candidate.late:
+        return Rejected(option=label, reason="too_slow", delta=_delta(candidate.seconds, best.seconds, STEP_TIME))
+    worse = candidate.value > best.value
+    reason = ("slower" if objective == STEP_TIME else "costs_more") if worse else "not_preferred"
+    return Rejected(option=label, reason=reason, delta=_delta(candidate.value, best.value, objective))
 
 
-def _layout(graph: Graph, request: PlacementRequest, best: Candidate, pool: Pool, entry: RolePlacement) -> Decision:
+_UNITS = {STEP_TIME: "step time", GPU_SECONDS: "GPU-seconds", PRICE: "price", GPUS: "GPUs"}
+
+
+def _delta(value: float, best: float, objective: str) -> str:
+    return f"{value / max(best, 1e-12) - 1.0:+.0%} {_UNITS[objective]}".replace("-", "−", 1)
+
+
+def _layout(request: PlacementRequest, found: Found, pool: Pool, entry: RolePlacement) -> Decision:
     asked = any(entry.role in each.layouts for each in request.pools if each.name == pool.name)
-    passed = () if asked else best.laid.passed_over.get(entry.role, ())
-    devices = f"{len(pool.devices)} × {pool.device}"
-    traits = TRAITS.get(graph.role(entry.role).backend or "")
-    free = traits is not None and bool(traits.searched) and len(pool.devices) > 1
-    reason = "asked_for" if asked else _reason_of_layout(best, pool, passed) if free else "only_option"
-    text = f"{entry.role} on {devices}: {layout_text(entry.layout)}"
-    return Decision(
-        id="",
-        what=f"layout of {entry.role}",
-        chosen=layout_text(entry.layout),
-        reason=reason,
-        text=text,
-        rejected=passed,
-        override=f"placement.pools.{pool.name}.layouts.{entry.role}",
-    )
+    site, fits = found.sites[entry.role], _fits(found.best, pool)
+    return layout_decision(found.choices, site, pool.name, entry, asked=asked, fits=fits)
 
 
-def _reason_of_layout(best: Candidate, pool: Pool, passed: Sequence[Rejected]) -> str:
-    if any(each.reason == "slower" for each in passed):
-        return "fastest"
-    over = any(each.pool == pool.name and each.peak_bytes > each.limit_bytes for each in best.laid.memory)
-    return "nearest_to_fitting" if over else "smallest_that_fits"
+def _fits(best: Candidate, pool: Pool) -> bool:
+    return all(each.peak_bytes <= each.limit_bytes for each in best.laid.memory if each.pool == pool.name)
+
+
+def _micro_batch(found: Found, pool: Pool, entry: RolePlacement) -> Iterator[Decision]:
+    fits = _fits(found.best, pool)
+    decision = micro_batch_decision(found.choices, found.sites[entry.role], entry, fits=fits)
+    yield from () if decision is None else (decision,)
 
 
 def _residency(graph: Graph, cluster: Cluster, pool: Pool) -> Iterator[Decision]:
@@ -115,7 +131,7 @@ def _residency(graph: Graph, cluster: Cluster, pool: Pool) -> Iterator[Decision]
         if is_cpu and not asked:
             continue
         chosen = "leaves the devices while others work" if entry.offloaded else "stays on the devices"
-        needed = "not all roles of the pool fit at once" if entry.offloaded else "there is room"
+        needed = "so the pool fits, and no other way is faster" if entry.offloaded else "there is room"
         yield Decision(
             id="",
             what=f"offload of {entry.role}",
@@ -169,31 +185,28 @@ def _unmodelled(role: Role) -> Decision:
     )
 
 
-def _recompute(graph: Graph, best: Candidate, entry: RolePlacement) -> Decision:
-    passed = _recompute_passed_over(best, entry.role)
-    reason, why = _reason_of_recompute(graph, best, entry, passed)
+def _recompute(graph: Graph, found: Found, entry: RolePlacement) -> Decision:
+    passed = tuple(_other_recompute(each, found.best, entry) for each in found.recomputed.get(entry.role, ()))
+    reason, why = _reason_of_recompute(graph, found.best, entry, passed)
     return Decision(
         id="",
         what=f"recompute of {entry.role}",
         chosen=entry.recompute,
         reason=reason,
         text=f"{entry.role} {_ACTIVATIONS[entry.recompute]} (recompute {entry.recompute}): {why}",
-        rejected=() if passed is None else (passed,),
+        rejected=passed,
         override=f"roles.{entry.role}.engine.recompute",
     )
 
 
-def _recompute_passed_over(best: Candidate, role: str) -> Rejected | None:
-    """The placement that differs in this trainer's choice alone; None where the flow says what it wants."""
-    for other in best.variants:
-        differs = [name for name, value in other.recompute.items() if best.recompute[name] != value]
-        if differs == [role]:
-            return replace(_rejected(other, best), option=other.recompute[role])
-    return None
+def _other_recompute(other: Candidate, best: Candidate, entry: RolePlacement) -> Rejected:
+    """The placement that differs in this trainer's choice."""
+    value = next(each.recompute for pool in other.laid.pools for each in pool.roles if each.role == entry.role)
+    return replace(_rejected(other, best, STEP_TIME), option=value)
 
 
 def _reason_of_recompute(
-    graph: Graph, best: Candidate, entry: RolePlacement, passed: Rejected | None
+    graph: Graph, best: Candidate, entry: RolePlacement, passed: Sequence[Rejected]
 ) -> tuple[str, str]:
     if graph.role(entry.role).engine.recompute is not None:
         return "asked_for", "the flow says so"
@@ -201,6 +214,7 @@ def _reason_of_recompute(
         return "nearest_to_fitting", "no choice fits"
     if entry.recompute == "none":
         return "fits", "there is room"
-    if passed is not None and passed.reason != "does_not_fit":
+    none = next((each for each in passed if each.option == "none"), None)
+    if none is not None and none.reason != "does_not_fit":
         return "fastest", "the room that it frees saves more time than it takes"
     return "needed_to_fit", "they do not fit"

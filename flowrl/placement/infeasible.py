@@ -176,13 +176,13 @@ class _Tries:
         graph, cluster, request = apply(self.situation)
         same_pools = (cluster, _unmarked(request)) == (self.situation[1], _unmarked(self.situation[2]))
         try:
-            only = self.best.option.label if same_pools else None
-            best, tried = search(graph, cluster, request, self.shapes, only=only)
+            only = self.best.option if same_pools else None
+            found = search(graph, cluster, request, self.shapes, only=only)
         except FlowError:
             self.left -= 1
             return None
-        self.left -= sum(1 + len(each.variants) for each in tried)
-        return best
+        self.left -= len(found.tried)
+        return found.best
 
 
 def _unmarked(request: PlacementRequest) -> PlacementRequest:

@@ -1,7 +1,7 @@
 """Placement: which roles share which devices, in which layout, and what was decided on the way.
 
-Every option is laid out and checked against memory (a hard limit); the fastest of those that fit is taken, the first of
-equals. If none fits, the one nearest to fitting is taken and FR0501 says what would help.
+The best of those that fit in memory (a hard limit) is taken, the first of equals. If none fits, the one nearest to
+fitting is taken and FR0501 says what would help.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ def place(graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Map
     Raises FlowError for a request that no sizes can meet (FR04 and FR05, as `check_request` and `search` say). One that
     does not fit in memory comes back with FR0501 in `diagnostics`.
     """
-    best, tried = search(graph, cluster, request, shapes)
-    broken = tuple(unreachable(graph, cluster, best.laid.pools))
+    found = search(graph, cluster, request, shapes)
+    pools = found.best.laid.pools
+    broken = tuple(unreachable(graph, cluster, pools))
     if broken:
         raise FlowError(broken)
-    decisions = decide(graph, cluster, request, best, tried)
-    needed = memory(graph, best.laid.pools, shapes, cluster, request=request, decisions=decisions)
+    decisions = decide(graph, cluster, request, found)
+    needed = memory(graph, pools, shapes, cluster, request=request, decisions=decisions)
     work = Workload(graph, shapes, request)
-    told = (*warn_positions(work), *warn_rows(graph, work, best.laid.pools))
-    found = Placement(pools=best.laid.pools, decisions=decisions, memory=needed, diagnostics=told)
-    if best.laid.fits:
-        return found
-    return replace(found, diagnostics=(explain(graph, cluster, request, shapes, found, best), *told))
+    told = (*warn_positions(work), *warn_rows(graph, work, pools))
+    placement = Placement(pools=pools, decisions=decisions, memory=needed, diagnostics=told, search=found.report)
+    if found.best.laid.fits:
+        return placement
+    return replace(placement, diagnostics=(explain(graph, cluster, request, shapes, placement, found.best), *told))

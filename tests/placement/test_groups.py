@@ -9,8 +9,10 @@ from flowrl.diag.diagnostic import FlowError
 from flowrl.machine.cluster import Cluster
 from flowrl.placement.cost.placed import sides
 from flowrl.placement.cost.price import PER_HOUR, PER_STEP, price_lines
-from flowrl.placement.options import options
 from flowrl.placement.request import Mode, PlacementRequest
+from flowrl.placement.search import search
+from flowrl.placement.search.familiar import familiar
+from flowrl.placement.search.ways import Ways
 from flowrl.plan.plan import Layout, Pool, RolePlacement
 from flowrl.spec.schema import ClusterDocument
 from tests.placement.flows import GRPO, with_placement
@@ -40,32 +42,26 @@ step: {prompts: 64, samples_per_prompt: 4}
 """
 
 
-def test_auto_tries_each_group_alone_and_each_pair() -> None:
+def test_each_group_alone_and_each_pair_is_worked_out() -> None:
     told = told_text(MIXED)
-    found = options(told.graph, told.cluster, PlacementRequest())
-    split = {
-        (pool["rollout"].group.name, pool["train"].group.name)
-        for pool in ({draft.name: draft for draft in option.pools} for option in found)
-        if "rollout" in pool
-    }
+    found = familiar(Ways(told.graph, told.cluster, PlacementRequest()))
+    split = {tuple(part.group for part in parts) for parts, _ in found if len(parts) == 2}
     assert split == {("fast", "fast"), ("old", "old"), ("fast", "old"), ("old", "fast")}
-    alone = [option.pools[0].group.name for option in found if len(option.pools) == 1]
-    assert alone == ["fast", "old"]
-    for option in found:
-        devices = [device for draft in option.pools for device in draft.devices]
-        assert len(devices) == len(set(devices))
+    assert [parts[0].group for parts, _ in found if len(parts) == 1] == ["fast", "old"]
 
 
 @pytest.mark.parametrize("mode", [Mode.AUTO, Mode.DISAGGREGATED])
 def test_sides_of_an_interaction_never_share_a_pool(mode: Mode) -> None:
     told = told_text(DEBATE)
     assert sides(told.graph) == (("alice", "bob"),)
-    found = options(told.graph, told.cluster, PlacementRequest(mode=mode))
+    found = search(told.graph, told.cluster, PlacementRequest(mode=mode), told.shapes).tried
     assert found
-    for option in found:
-        home = {role: draft.name for draft in option.pools for role in draft.roles}
+    for candidate in found:
+        home = {role: draft.name for draft in candidate.option.pools for role in draft.roles}
         assert home["alice"] != home["bob"]
         assert set(home) == {"alice", "bob", "alice_train"}
+        devices = [device for draft in candidate.option.pools for device in draft.devices]
+        assert len(devices) == len(set(devices))
 
 
 def test_sides_that_find_no_devices_are_told_why() -> None:

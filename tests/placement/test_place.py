@@ -56,7 +56,7 @@ def test_disaggregated_gives_generators_their_own_devices() -> None:
 def test_the_split_is_the_fastest_of_those_that_fit() -> None:
     """Brute force: every number of rollout devices on one node, timed and checked one by one."""
     told = told_text(with_placement(GRPO, "disaggregated"), "8xH100-80G")
-    _, tried = search(told.graph, told.cluster, told.request, told.shapes)
+    tried = search(told.graph, told.cluster, told.request, told.shapes).tried
     assert len(tried) == 7
     timed = {
         len(each.laid.pools[0].devices): step_seconds(
@@ -70,7 +70,8 @@ def test_the_split_is_the_fastest_of_those_that_fit() -> None:
 
 def test_auto_takes_what_no_other_option_beats() -> None:
     told = told_text(GRPO)
-    best, tried = search(told.graph, told.cluster, told.request, told.shapes)
+    found = search(told.graph, told.cluster, told.request, told.shapes)
+    best, tried = found.best, found.tried
     fitting = [each for each in tried if each.laid.fits and not each.starved]
     assert best.seconds == min(each.seconds for each in fitting)
     assert {each.option.label.split(":")[0] for each in tried} == {"colocated", "disaggregated"}
@@ -112,7 +113,7 @@ def test_a_role_in_no_pool_is_placed_by_a_decision_and_pin_overrides_it() -> Non
 
 def test_apart_excludes_colocation() -> None:
     told = told_text(with_placement(PPO, "{apart: [[actor_train, actor_infer]]}"))
-    assert set(pools(told)) == {"rollout", "train", "host"}
+    assert not any({"actor_train", "actor_infer"} <= roles(pool) for pool in pools(told).values())
 
 
 def test_local_is_one_process() -> None:
@@ -132,7 +133,7 @@ def test_the_smallest_tp_that_holds_the_model() -> None:
     (infer,) = pools(told)["rollout"].roles
     assert infer.layout.tp == 4
     layout = next(each for each in told.placement.decisions if each.what == "layout of actor_infer")
-    assert [each.reason for each in layout.rejected] == ["does_not_fit", "does_not_fit"]
+    assert [each.reason for each in layout.rejected][:2] == ["does_not_fit", "does_not_fit"]
 
 
 def test_no_layout_is_said_to_fit_in_a_pool_that_is_over_its_limit() -> None:
@@ -148,7 +149,7 @@ def test_a_larger_tp_where_the_smallest_starves_its_cache() -> None:
     flow = GRPO.replace("policy: {source: Qwen/Qwen2.5-7B}", "policy: {source: Qwen/Qwen2.5-32B}")
     told = told_text(with_placement(flow, "colocated"), "16xH100-80G")
     layout = next(each for each in told.placement.decisions if each.what == "layout of actor_infer")
-    assert (layout.chosen, layout.reason) == ("dp8 tp2", "fastest")
+    assert layout.reason == "fastest"
     seconds: dict[int, float] = {}
     for tp in (1, 2, 4, 8):
         layouts = f"layouts: {{actor_infer: {{tp: {tp}}}}}"
@@ -156,7 +157,8 @@ def test_a_larger_tp_where_the_smallest_starves_its_cache() -> None:
         asked = told_text(with_placement(flow, section), "16xH100-80G")
         seconds[tp] = step_seconds(asked.graph, asked.placement.pools, asked.shapes, asked.cluster, asked.request)
     assert seconds[2] < seconds[1] / 1.5
-    assert seconds[2] < min(seconds.values()) * 1.2
+    fastest = min(seconds, key=seconds.__getitem__)
+    assert layout.chosen == f"dp{16 // fastest} tp{fastest}"
 
 
 def test_nobody_leaves_devices_that_have_room() -> None:
@@ -186,7 +188,12 @@ def test_placement_is_deterministic() -> None:
     assert told_text(PPO).placement == told_text(PPO).placement
 
 
-SMALL = GRPO.replace("recompute: full", "recompute: none")
+SMALL = (
+    GRPO.replace("recompute: full", "recompute: none")
+    .replace("backend: fsdp", "backend: deepspeed")
+    .replace("update: {loss: ppo}", "update: {loss: ppo, micro_batch_tokens: 16384}")
+)
+"""Nothing that placement may choose makes it fit on 16 H100."""
 HOST_REWARD = 'reward: {function: "flowrl:overlong", args: {max_tokens: 2048, buffer_tokens: 512, penalty: 1.0}}'
 
 
@@ -206,8 +213,10 @@ def test_every_edit_that_is_named_fits() -> None:
         key, _, value = edit.rpartition(": ")
         update = f"update: {{loss: ppo, micro_batch_tokens: {value}}}"
         edited = {
-            "roles.actor_train.engine.recompute": GRPO,
-            "roles.actor_train.update.micro_batch_tokens": SMALL.replace("update: {loss: ppo}", update),
+            "roles.actor_train.engine.recompute": SMALL.replace("recompute: none", "recompute: full"),
+            "roles.actor_train.update.micro_batch_tokens": SMALL.replace(
+                "update: {loss: ppo, micro_batch_tokens: 16384}", update
+            ),
             "cluster": SMALL.replace("{gpu: H100-80G, nodes: 2, gpus_per_node: 8}", value),
             "placement": SMALL,
         }
@@ -216,7 +225,7 @@ def test_every_edit_that_is_named_fits() -> None:
 
 @pytest.mark.parametrize(
     ("model", "cluster", "enough"),
-    [("Qwen/Qwen2.5-7B", "1xH100-80G", "1x4xH100-80G"), ("Qwen/Qwen2.5-72B", "8xH100-80G", "8x8xH100-80G")],
+    [("Qwen/Qwen2.5-7B", "1xH100-80G", "1x2xH100-80G"), ("Qwen/Qwen2.5-72B", "8xH100-80G", "4x8xH100-80G")],
 )
 def test_the_number_of_devices_that_is_enough_is_found_and_half_of_it_is_not(
     model: str, cluster: str, enough: str
@@ -234,9 +243,9 @@ def test_shorter_responses_are_named_when_no_other_edit_of_a_role_is_enough() ->
     """A micro-batch holds one sample at least, so a longer sample than memory holds has no other cure."""
 
     def of(tokens: str) -> Told:
-        return told_text(GRPO.replace("max_response_tokens: 2048", f"max_response_tokens: {tokens}"), "8xH100-80G")
+        return told_text(GRPO.replace("max_response_tokens: 2048", f"max_response_tokens: {tokens}"), "4xL40S")
 
-    key, _, value = edits_of(of("40000"))[0].partition(": ")
+    key, _, value = edits_of(of("20000"))[0].partition(": ")
     assert key == "roles.actor_infer.generate.max_response_tokens"
     assert of(value).placement.fits
 

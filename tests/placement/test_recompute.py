@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 
 import pytest
@@ -14,7 +15,11 @@ from tests.placement.flows import GRPO, PPO, with_placement
 from tests.placement.told import Told, told_text
 
 ASKED = ", engine: {recompute: full}"
-OPEN_GRPO, OPEN_PPO = GRPO.replace(ASKED, ""), PPO.replace(ASKED, "")
+SIZE = ", micro_batch_tokens: 16384"
+"""As it is by default, and not to be chosen."""
+OPEN_GRPO, OPEN_PPO = (
+    re.sub(r"update: {loss: (\w+)}", rf"update: {{loss: \1{SIZE}}}", flow.replace(ASKED, "")) for flow in (GRPO, PPO)
+)
 FEW = OPEN_GRPO.replace("backend: vllm,", "backend: vllm, engine: {kv_fraction: 0.5},").replace(
     "prompts: 128", "prompts: 16"
 )
@@ -35,7 +40,7 @@ def seconds(told: Told) -> float:
 
 def written(flow: str, values: tuple[str, ...]) -> str:
     """An open flow with a value for each of its trainers, in the order they stand."""
-    for name, value in zip(("loss: ppo", "loss: value"), values, strict=False):
+    for name, value in zip((f"loss: ppo{SIZE}", f"loss: value{SIZE}"), values, strict=False):
         flow = flow.replace(f"update: {{{name}}}", f"engine: {{recompute: {value}}}, update: {{{name}}}")
     return flow
 
@@ -54,7 +59,7 @@ def test_a_trainer_that_does_not_fit_otherwise_recomputes() -> None:
 
 
 def test_a_trainer_with_room_keeps_its_activations() -> None:
-    flow = OPEN_GRPO.replace("update: {loss: ppo}", "update: {loss: ppo, micro_batch_tokens: 4096}")
+    flow = OPEN_GRPO.replace(SIZE, ", micro_batch_tokens: 4096")
     told = told_text(with_placement(flow, "colocated"))
     found = decision(told)
     assert (found.chosen, found.reason) == ("none", "fits")

@@ -10,11 +10,8 @@ from flowrl.compiler.lower.cluster import lower_cluster
 from flowrl.compiler.lower.graph import lower_stage
 from flowrl.compiler.passes.pipeline import run_passes
 from flowrl.placement.checks.rows import even_ranks, idle_share, least_prompts, most_updates, ranks_text
-from flowrl.placement.cost.workload import Workload
-from flowrl.placement.devices import broken_group
-from flowrl.placement.layouts import Layouts
-from flowrl.placement.options import options
-from flowrl.placement.request import PlacementRequest
+from flowrl.placement.devices import allocate, broken_group
+from flowrl.placement.layouts import legal_layouts
 from flowrl.placement.shapes import shapes_of
 from flowrl.plan.plan import Layout
 from flowrl.spec import loads
@@ -77,11 +74,10 @@ def test_auto_keeps_groups_within_a_node() -> None:
     """28 heads on nodes of six: tp 4 divides heads and devices, and its second group would be on two nodes."""
     flow = text(PLACEMENT="placement: colocated").replace("nodes: 1, gpus_per_node: 8", "nodes: 2, gpus_per_node: 6")
     graph, _ = run_passes(lower_stage(loads(flow), 0))
-    cluster, request = lower_cluster("2x6xH100-80G"), PlacementRequest()
-    (option,) = [each for each in options(graph, cluster, request) if len(each.pools) == 1]
-    layouts = Layouts(Workload(graph, shapes_of(graph, "."), request), cluster)
-    tried = [layout.tp for layout in layouts.legal(option.pools[0], graph.role("actor_infer"))]
-    assert tried == [1, 2]
+    cluster = lower_cluster("2x6xH100-80G")
+    (devices,) = allocate(cluster, [(cluster.groups[0].name, 12)])
+    tried = legal_layouts(graph.role("actor_infer"), shapes_of(graph, "."), devices, cluster.groups[0])
+    assert [layout.tp for layout in tried] == [1, 2]
 
 
 def test_ranks_are_told_with_what_divides_them() -> None:

@@ -1,0 +1,6 @@
+"""The search for the best placement: which roles share which devices, how many, in which of their choices."""
+
+from flowrl.placement.search.candidate import Candidate, Draft, Found, Laid, Option
+from flowrl.placement.search.search import search
+
+__all__ = ["Candidate", "Draft", "Found", "Laid", "Option", "search"]

@@ -1,0 +1,289 @@
+"""The best choices of all roles for pools of given sizes: exact, within memory of devices and of hosts.
+
+Depth first over the roles: first those that weights edges join, so that hand-overs are known early, then the longest,
+each in the stays that no other beats. What cannot be better than the best so far is cut off by the steady seconds with
+all open roles at their least (clock.py), and by the memory that the chosen ones need beside the least that the others
+leave. Takes Pitches (which roles, on which devices); gives a Settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from flowrl.machine.cluster import NodeGroup
+from flowrl.placement.cost.role import RoleCost, Site
+from flowrl.placement.memory.host import host_memory
+from flowrl.placement.search.clock import LEAVES, STAGED, STAYS, Clock
+from flowrl.placement.search.stays import RoleStays, Stay
+from flowrl.placement.time.fast_step import Pair
+from flowrl.placement.time.step import Home
+from flowrl.plan.plan import Pool
+
+MOST_NODES = 20_000
+"""Half-made choices of one leaf that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pitch:
+    """A pool whose devices are settled and whose roles' choices are not."""
+
+    name: str
+    roles: tuple[str, ...]
+    group: NodeGroup
+    devices: tuple[str, ...]
+    site: Site
+    """Devices that cost what these do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The best choices for some pools."""
+
+    seconds: float
+    pools: tuple[Pool, ...]
+
+
+@dataclass(slots=True)
+class Count:
+    """How much was looked at, and whether something was left out for it."""
+
+    looked_at: int = 0
+    cut_short: bool = False
+
+
+@dataclass(slots=True)
+class _Open:
+    """A role whose turn comes, in the order of the search."""
+
+    role: str
+    number: int
+    pool: int
+    alone: bool
+    last: bool = False
+    """Of its pool."""
+    left: int = 0
+    """The least that it leaves on a device."""
+    quick: tuple[float, ...] = ()
+    away: int = STAYS
+    """What it does while others work, if that is settled; else as if it stayed."""
+    move: Pair = (0.0, 0.0)
+    """The least of it."""
+    stays: tuple[Stay, ...] = ()
+    """Those that may fit; of a role that shares weights none, as they depend on the others."""
+
+
+@dataclass(slots=True)
+class Leaves:
+    """Settles pools of one graph on one cluster."""
+
+    clock: Clock
+    stays: RoleStays
+    count: Count = field(default_factory=Count)
+
+    def settle(self, pitches: Sequence[Pitch], most_seconds: float, most_nodes: int | None = None) -> Settled | None:
+        """The first of the quickest choices whose step is shorter than `most_seconds` (of equal ones not), or None.
+        With `most_nodes` the best of so many that are looked at, which proves nothing."""
+        return _Search(self, pitches, most_seconds, most_nodes).run()
+
+
+class _Search:
+    """One depth-first search."""
+
+    def __init__(self, leaves: Leaves, pitches: Sequence[Pitch], most_seconds: float, most_nodes: int | None) -> None:
+        self.leaves, self.pitches, self.most = leaves, pitches, most_seconds
+        self.left, self.must_prove = most_nodes or MOST_NODES, most_nodes is None
+        self.costs, self.clock, self.stays = leaves.stays.costs, leaves.clock, leaves.stays
+        self.chosen: list[list[Stay]] = [[] for _ in pitches]
+        self.best: list[list[Stay]] | None = None
+        self.firing, self.moves = list(self.clock.blank), list(self.clock.unmoved)
+        self.away = [STAYS] * len(self.clock.roles)
+        self.pool_of = [0] * len(self.clock.roles)
+        self._homes: dict[str, Home] = {}
+        self._real: list[Site] | None = None
+        self.order = self._order()
+
+    def run(self) -> Settled | None:
+        if not self._fill():
+            return None
+        self._descend(0, {})
+        return None if self.best is None else Settled(self.most, self._pools(self.best))
+
+    def _order(self) -> list[_Open]:
+        """Ends of weights edges, then the longest; none before those of its pool whose weights it shares."""
+        found: list[_Open] = []
+        partners: dict[str, set[str]] = {}
+        length: dict[str, tuple[bool, float]] = {}
+        for pool, pitch in enumerate(self.pitches):
+            for role in pitch.roles:
+                number = self.clock.number[role]
+                self.pool_of[number] = pool
+                found.append(_Open(role, number, pool, len(pitch.roles) == 1))
+                partners[role] = self.costs.partners(role).intersection(pitch.roles)
+                quick = self.stays.quickest(role, pitch.site) or ()
+                length[role] = (role not in self.stays.synced, -sum(quick))
+        found.sort(key=lambda each: length[each.role])
+        ordered = _partners_first(found, partners)
+        for each in ordered:
+            each.last = all(other.pool != each.pool for other in ordered[ordered.index(each) + 1 :])
+        return ordered
+
+    def _fill(self) -> bool:
+        """The least of every op, and of what roles leave; False if some role has no place here, or nothing of it could
+        be better than the best so far."""
+        for each in self.order:
+            pitch = self.pitches[each.pool]
+            quick = self.stays.quickest(each.role, pitch.site)
+            if quick is None:
+                return False
+            each.quick = quick
+            self._put(each, quick)
+            if self.costs.partners(each.role).isdisjoint(pitch.roles):
+                each.stays = self.stays.of(each.role, pitch.site, (), alone=each.alone)
+                if not each.stays:
+                    return False
+                each.left = min(stay.left for stay in each.stays)
+        if not all(self._thin(number) for number in range(len(self.pitches))):
+            return False
+        for each in self.order:
+            self._reset(each)
+        return not self._is_long({})
+
+    def _thin(self, pool: int) -> bool:
+        """Drop stays for which the others of the pool have no room whatever they choose; False if none is left."""
+        mine = [each for each in self.order if each.pool == pool]
+        if any(not each.stays for each in mine):
+            return True
+        site = self.pitches[pool].site
+        for _ in range(2):
+            least = sum(each.left for each in mine)
+            peaks = {each.role: min(stay.peak for stay in each.stays) for each in mine}
+            for each in mine:
+                others = max((peaks[o.role] - o.left for o in mine if o is not each), default=0)
+                room = site.limit_bytes - self.costs.always((each.stays[0].cost,), site) - (least - each.left)
+                each.stays = tuple(
+                    stay for stay in each.stays if stay.peak <= room and (each.alone or stay.left + others <= room)
+                )
+                if not each.stays:
+                    return False
+                each.left = min(stay.left for stay in each.stays)
+        for each in mine:
+            if all(stay.cost.offloaded for stay in each.stays):
+                moves = [self.clock.moves(stay.cost) for stay in each.stays]
+                each.move = (min(whole for whole, _ in moves), 0.0)
+                each.away = LEAVES
+            each.quick = tuple(min(values) for values in zip(*(stay.seconds for stay in each.stays), strict=True))
+        return True
+
+    def _put(self, each: _Open, seconds: Sequence[float]) -> None:
+        for place, value in zip(self.clock.places[each.role], seconds, strict=True):
+            self.firing[place] = value
+
+    def _reset(self, each: _Open) -> None:
+        """As long as it is open."""
+        self._put(each, each.quick)
+        self.away[each.number], self.moves[each.number] = each.away, each.move
+
+    def _descend(self, level: int, synced: Mapping[int, Pair]) -> None:
+        if level == len(self.order):
+            self._finish()
+            return
+        each = self.order[level]
+        mine, site = self.chosen[each.pool], self.pitches[each.pool].site
+        left = sum(o.left for o in self.order[level + 1 :] if o.pool == each.pool)
+        entries = [stay.entry for stay in mine]
+        stays = each.stays or self.stays.of(each.role, site, entries, alone=each.alone)
+        for stay in stays:
+            if self.left <= 0:
+                self.leaves.count.cut_short |= self.must_prove
+                break
+            self.left -= 1
+            self.leaves.count.looked_at += 1
+            self._put(each, stay.seconds)
+            self.away[each.number] = _away(stay.cost)
+            self.moves[each.number] = self.clock.moves(stay.cost)
+            mine.append(stay)
+            if self._may_fit(mine, left, site) and not self._is_long(synced):
+                self._go_on(each, stay, level, synced)
+            mine.pop()
+        self._reset(each)
+
+    def _go_on(self, each: _Open, stay: Stay, level: int, synced: Mapping[int, Pair]) -> None:
+        """With what is handed over between roles that are chosen."""
+        if each.last and not self._fits(each.pool):
+            return
+        self._homes[each.role] = Home(stay.cost, self._real_sites()[each.pool])
+        more = {
+            number: self.clock.synced(number, self._homes)
+            for number, (_, source, target) in enumerate(self.clock.edges)
+            if each.role in (source, target) and source in self._homes and target in self._homes
+        }
+        if not more or not self._is_long({**synced, **more}):
+            self._descend(level + 1, {**synced, **more})
+        del self._homes[each.role]
+
+    def _is_long(self, synced: Mapping[int, Pair]) -> bool:
+        """Whether no completion is shorter than the best so far."""
+        nodes = self.clock.nodes(self.firing, synced)
+        return self.clock.frame(self.pool_of, self.away).reaches(nodes, self.moves, self.most)
+
+    def _may_fit(self, mine: Sequence[Stay], left: int, site: Site) -> bool:
+        every = left + sum(stay.left for stay in mine)
+        always = self.costs.always([stay.cost for stay in mine], site)
+        return all(stay.peak - stay.left + every + always <= site.limit_bytes for stay in mine)
+
+    def _fits(self, pool: int) -> bool:
+        return self.costs.fits(self._in_order(pool, self.chosen[pool]), self.pitches[pool].site)
+
+    def _in_order(self, pool: int, stays: Sequence[Stay]) -> tuple[RoleCost, ...]:
+        by_role = {stay.entry.role: stay.cost for stay in stays}
+        return tuple(by_role[role] for role in self.pitches[pool].roles)
+
+    def _finish(self) -> None:
+        """A whole choice: its bound is its step."""
+        synced = {number: self.clock.synced(number, self._homes) for number in range(len(self.clock.edges))}
+        nodes = self.clock.nodes(self.firing, synced)
+        seconds = self.clock.frame(self.pool_of, self.away).least(nodes, self.moves)
+        if seconds < self.most and self._fits_on_hosts(self.chosen):
+            self.most, self.best = seconds, [list(stays) for stays in self.chosen]
+
+    def _real_sites(self) -> list[Site]:
+        if self._real is None:
+            self._real = [self._real_site(each) for each in self.pitches]
+        return self._real
+
+    def _real_site(self, pitch: Pitch) -> Site:
+        empty = Pool(name=pitch.name, devices=pitch.devices, device=pitch.group.device.name, roles=())
+        return pitch.site if pitch.group.device.is_cpu else self.costs.site(empty)
+
+    def _pools(self, chosen: Sequence[Sequence[Stay]]) -> tuple[Pool, ...]:
+        pools: list[Pool] = []
+        for pitch, stays in zip(self.pitches, chosen, strict=True):
+            entries = {stay.entry.role: stay.entry for stay in stays}
+            roles = tuple(entries[role] for role in pitch.roles)
+            device = pitch.group.device.name
+            pools.append(Pool(name=pitch.name, devices=pitch.devices, device=device, roles=roles))
+        return tuple(pools)
+
+    def _fits_on_hosts(self, chosen: Sequence[Sequence[Stay]]) -> bool:
+        pools = self._pools(chosen)
+        everyone = [
+            (pool, tuple(cost.on(pool) for cost in self._in_order(number, chosen[number])))
+            for number, pool in enumerate(pools)
+        ]
+        needed = host_memory(everyone, self.costs.cluster, self.costs.work)
+        return all(entry.peak_bytes <= entry.limit_bytes for entry in needed)
+
+
+def _away(cost: RoleCost) -> int:
+    return (STAGED if cost.staged else LEAVES) if cost.offloaded else STAYS
+
+
+def _partners_first(opens: Sequence[_Open], partners: Mapping[str, set[str]]) -> list[_Open]:
+    left, found = list(opens), list[_Open]()
+    while left:
+        names = {each.role for each in left}
+        free = (each for each in left if partners[each.role].isdisjoint(names - {each.role}))
+        found.append(next(free, left[0]))
+        left.remove(found[-1])
+    return found

@@ -1,0 +1,65 @@
+"""The placement that is nearest to fitting, where none fits: every role squeezed as far as it goes.
+
+Takes Pitches; gives pools. Each role in turn takes the choice with which the fullest device of its pool is over its
+limit by the least, until nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowrl.placement.cost.role import Site
+from flowrl.placement.search.leaf import Pitch
+from flowrl.placement.search.stays import RoleStays
+from flowrl.plan.plan import Pool, RolePlacement
+
+MOST_ROUNDS = 3
+
+
+def squeezed(stays: RoleStays, pitches: Sequence[Pitch]) -> tuple[tuple[Pool, ...], bool] | None:
+    """Pools with choices, and whether some rank has no row; None if some role has no legal layout there."""
+    pools: list[Pool] = []
+    for pitch in pitches:
+        entries = _entries(stays, pitch)
+        if entries is None:
+            return None
+        device = pitch.group.device.name
+        pools.append(Pool(name=pitch.name, devices=pitch.devices, device=device, roles=tuple(entries)))
+    return tuple(pools), any(stays.starves(entry) for pool in pools for entry in pool.roles)
+
+
+def _entries(stays: RoleStays, pitch: Pitch) -> list[RolePlacement] | None:
+    menus = [_menu(stays, role, pitch) for role in pitch.roles]
+    if not all(menus):
+        return None
+    chosen = [min(menu, key=lambda entry: _peak(stays, entry, pitch.site)) for menu in menus]
+    for _ in range(MOST_ROUNDS):
+        before = list(chosen)
+        for place, menu in enumerate(menus):
+            tries = [[*chosen[:place], entry, *chosen[place + 1 :]] for entry in menu]
+            chosen = min(tries, key=lambda entries: over(stays, entries, pitch.site))
+        if chosen == before:
+            break
+    return chosen
+
+
+def _menu(stays: RoleStays, role: str, pitch: Pitch) -> list[RolePlacement]:
+    """Choices that give every rank a row, if there are any."""
+    alone, menu = len(pitch.roles) == 1, stays.choices.menu(role, pitch.site)
+    every = stays.every(role, pitch.site, alone=alone)
+    if not menu.fits and role not in stays.layouts:
+        here = stays.costs.graph.role(role)
+        ways = (way for cut in menu.over for way in stays.choices.ways(here, cut, pitch.site))
+        every = (*every, *(way for way in ways if not (alone and way.offloaded)))
+    return [entry for entry in every if not stays.starves(entry)] or list(every)
+
+
+def _peak(stays: RoleStays, entry: RolePlacement, site: Site) -> tuple[int, int]:
+    cost = stays.costs.role_cost(entry, site)
+    return cost.own_peak + max(cost.remains), max(cost.remains)
+
+
+def over(stays: RoleStays, entries: Sequence[RolePlacement], site: Site) -> float:
+    """What the fullest device needs over what it has."""
+    costs = stays.costs.pool_costs(entries, site)
+    return max((held / max(1, limit) for _, _, _, held, limit in stays.costs.pool_phases(costs, site)), default=0.0)

@@ -1,0 +1,194 @@
+"""The best placement of a request, proven: the front door of this package. No explanations: decisions.py tells them.
+
+Takes a graph, a cluster and a request; gives a Found. First the ways that people know are worked out, so that a
+decision can compare them; then branch and bound looks at all others (branch.py). On CPUs, whose slots share cores and
+memory, the familiar ways are all there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice, product
+from math import inf
+
+from msgspec.structs import replace
+
+from flowrl.diag.diagnostic import Diagnostic, FlowError
+from flowrl.graph.graph import Graph
+from flowrl.machine.cluster import Cluster
+from flowrl.machine.shape import ModelShape
+from flowrl.placement.checks.request import check_request
+from flowrl.placement.checks.sharding import copies_fault
+from flowrl.placement.choices import Choices
+from flowrl.placement.cost.role import RoleCosts
+from flowrl.placement.cost.workload import Workload
+from flowrl.placement.memory.pool import memory
+from flowrl.placement.request import STEP_TIME, Mode, PlacementRequest
+from flowrl.placement.search.branch import MOST_LOOKED, Branch, Ground, Seat
+from flowrl.placement.search.candidate import Candidate, Found, Laid, Option
+from flowrl.placement.search.familiar import familiar
+from flowrl.placement.search.faults import nothing_left, refused, too_slow
+from flowrl.placement.search.objective import objective_of
+from flowrl.placement.search.settle import Settler
+from flowrl.placement.search.sizes import cluster_sizes, is_thinned
+from flowrl.placement.search.ways import Ways, group_size
+from flowrl.plan.plan import SearchReport
+
+MOST_ASSIGNMENTS = 64
+"""Ways to place the roles that explicit pools leave open of which each is worked out."""
+
+
+def search(
+    graph: Graph,
+    cluster: Cluster,
+    request: PlacementRequest,
+    shapes: Mapping[str, ModelShape],
+    *,
+    only: Option | None = None,
+    choices: Choices | None = None,
+) -> Found:
+    """The best candidate and those of other ways of pools; on the pools of `only`, if it is given, and among `choices`
+    of the roles. Raises FlowError as `place` says."""
+    check_request(graph, cluster, request, shapes)
+    return _Search(graph, cluster, request, shapes, choices).run(only)
+
+
+class _Search:
+    def __init__(
+        self,
+        graph: Graph,
+        cluster: Cluster,
+        request: PlacementRequest,
+        shapes: Mapping[str, ModelShape],
+        choices: Choices | None = None,
+    ) -> None:
+        self.graph, self.cluster, self.request, self.shapes = graph, cluster, request, shapes
+        self.work = Workload(graph, shapes, request)
+        costs = RoleCosts(self.work, cluster)
+        self.ways = Ways(graph, cluster, request)
+        self.objective = objective_of(request, cluster)
+        self.settler = Settler(costs, choices or Choices(costs), self.ways, self.objective)
+        self.open_bound = inf
+
+    def run(self, only: Option | None) -> Found:
+        """See `search`."""
+        if only is not None:
+            self.settler.settle_option(only)
+        elif not self.ways.roles:
+            self.settler.settle_host()
+        else:
+            self._look()
+        best = self.settler.best
+        if best is None:
+            best = self._nearest(only)
+        told = self._told(best)
+        tried = tuple(told if each is best else each for each in self.settler.tried.values())
+        choices = self.settler.stays.choices
+        if only is not None:
+            return Found(told, tried, self._report(told), choices)
+        sites, recomputed = self.settler.sites(best), self.settler.recomputed(best)
+        return Found(told, tried, self._report(told), choices, sites, recomputed)
+
+    def _look(self) -> None:
+        if self.request.mode is Mode.POOLS:
+            self._look_at_pools()
+            return
+        for parts, sizes in familiar(self.ways):
+            self.settler.settle_way(parts, sizes)
+        ground = self._ground()
+        if ground.sizes:
+            branch = Branch(ground, self.settler.settle_seats, lambda: self.settler.score)
+            self.open_bound = branch.run(ground.start(), MOST_LOOKED)
+
+    def _ground(self) -> Ground:
+        """Of groups of GPUs: slots of a CPU cost what others leave them."""
+        sizes = cluster_sizes(self.cluster)
+        groups = {group.name: group for group in self.cluster.groups if not group.device.is_cpu}
+        whole = self.request.mode is Mode.COLOCATED
+        return Ground(
+            ways=self.ways,
+            room={name: group_size(group) for name, group in groups.items()},
+            sizes={name: sizes[name][-1:] if whole else sizes[name] for name in groups},
+            order=self.settler.in_order(),
+            clock=self.settler.leaves.clock,
+            floors=self.settler.floors,
+            objective=self.objective,
+            count=self.settler.leaves.count,
+        )
+
+    def _look_at_pools(self) -> None:
+        """The pools as written; roles in none of them go where the step is best."""
+        seats = [self._seat(pool.name) for pool in self.request.pools]
+        placed = {role for seat in seats for role in seat.roles}
+        free = [role for role in self.ways.roles if role not in placed]
+        pins = self.request.pin
+        names = [pool.name for pool in self.request.pools]
+        choices = [[pins[role]] if role in pins else names for role in free]
+        every = (dict(zip(free, way, strict=True)) for way in product(*choices))
+        fitting = (homes for homes in every if self._keeps(seats, homes))
+        for homes in islice(fitting, MOST_ASSIGNMENTS):
+            self.settler.settle_written(seats, homes)
+
+    def _seat(self, name: str) -> Seat:
+        pool = next(each for each in self.request.pools if each.name == name)
+        roles = tuple(role for role in self.ways.roles if role in pool.roles)
+        return Seat(roles, pool.group or self.cluster.groups[0].name, (pool.gpus,), fixed=True)
+
+    def _keeps(self, seats: Sequence[Seat], homes: Mapping[str, str]) -> bool:
+        for pool, seat in zip(self.request.pools, seats, strict=True):
+            roles = [*seat.roles, *(role for role, name in homes.items() if name == pool.name)]
+            if not all(self.ways.may_join(role, [r for r in roles if r != role]) for role in roles):
+                return False
+        return True
+
+    def _nearest(self, only: Option | None) -> Candidate:
+        """What is nearest to a placement that fits, or FlowError if no sizes of memory would help."""
+        if self.request.step_seconds_at_most is not None and only is None:
+            self._refuse_slow()
+        if not self.settler.tried and only is None and self.request.mode is not Mode.POOLS:
+            self.settler.settle_some()
+        near = min(self.settler.tried.values(), key=Candidate.rank, default=None)
+        if near is None:
+            raise FlowError(self._uncopied() or nothing_left(self.graph, self.cluster, self.request))
+        if near.starved:
+            raise FlowError(refused(self.graph, self.work, near))
+        return near
+
+    def _refuse_slow(self) -> None:
+        """Raise FlowError if there are placements, and none is as fast as the flow asks."""
+        fastest = replace(self.request, objective=STEP_TIME, step_seconds_at_most=None)
+        found = _Search(self.graph, self.cluster, fastest, self.shapes).run(None)
+        if found.best.usable:
+            raise FlowError(too_slow(self.request, found.best))
+
+    def _uncopied(self) -> Diagnostic | None:
+        """FR0450 of the first role whose `shard_devices` no pool shares out."""
+        sizes = cluster_sizes(self.cluster)
+        for role in (self.graph.role(name) for name in self.ways.roles):
+            faults = [copies_fault(role, count) for each in sizes.values() for count in reversed(each)]
+            if faults and all(fault is not None for fault in faults):
+                return faults[0]
+        if self.request.mode in (Mode.COLOCATED, Mode.POOLS):
+            whole = [size[-1] for size in sizes.values()]
+            faults = [copies_fault(self.graph.role(name), count) for name in self.ways.roles for count in whole]
+            return next((fault for fault in faults if fault is not None), None)
+        return None
+
+    def _told(self, best: Candidate) -> Candidate:
+        """With the ledger lines of its memory."""
+        pools = best.laid.pools
+        lines = memory(self.graph, pools, self.shapes, self.cluster, request=self.request, work=self.work)
+        return Candidate(best.option, Laid(pools, lines), best.seconds, best.value, best.starved, best.late)
+
+    def _report(self, best: Candidate) -> SearchReport:
+        count, value = self.settler.leaves.count, best.value
+        stopped = self.open_bound < value
+        gap = value / self.open_bound - 1.0 if stopped and self.open_bound > 0 else 0.0
+        thinned = any(is_thinned(group) for group in self.cluster.groups)
+        return SearchReport(
+            gap=gap,
+            bound=min(self.open_bound, value),
+            looked_at=count.looked_at,
+            exhaustive=not stopped and not count.cut_short,
+            space="sizes thinned" if thinned else "all sizes",
+        )

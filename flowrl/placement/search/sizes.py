@@ -1,0 +1,109 @@
+"""Sizes of pools that a search tries on a group of nodes, and where pools of given sizes lie.
+
+Takes a cluster; gives counts of devices and Sites. Knows no roles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from flowrl.machine.cluster import Cluster, NodeGroup
+from flowrl.placement.cost.role import RoleCosts, Site
+from flowrl.placement.devices import largest_first, named, shared_out
+from flowrl.placement.search.ways import group_size
+from flowrl.plan.plan import Pool
+
+EVERY_SIZE = 16
+"""Devices of a group of which pools of every size are tried."""
+MOST_NODE_SIZES = 24
+"""Sizes in whole nodes of a larger group, before they are thinned."""
+
+Shape = tuple[str, tuple[int, ...]]
+"""A group, and how many devices a pool has on each of its nodes: all that costs of a pool depend on."""
+
+
+def shape_of(group: str, devices: Sequence[str]) -> Shape:
+    """Of a pool with these devices."""
+    parts = (len(list(same)) for _, same in groupby(devices, key=lambda device: device.rpartition("/")[0]))
+    return group, tuple(parts)
+
+
+def sizes_of(group: NodeGroup) -> tuple[int, ...]:
+    """Counts of devices for one pool, rising. Up to EVERY_SIZE devices each; of more, whole nodes (thinned in equal
+    ratios where there are many, from both ends), less than a node, and what either leaves."""
+    whole, each = group_size(group), group.devices_per_node
+    if whole <= EVERY_SIZE:
+        return tuple(range(1, whole + 1))
+    within = range(1, min(each, whole))
+    nodes = _thinned(group.nodes)
+    counts = {*within, *(node * each for node in nodes)}
+    counts |= {whole - count for count in counts if count < whole}
+    return tuple(sorted(counts))
+
+
+def is_thinned(group: NodeGroup) -> bool:
+    """Whether some sizes in whole nodes are left out."""
+    return group_size(group) > EVERY_SIZE and group.nodes > MOST_NODE_SIZES
+
+
+def _thinned(nodes: int) -> list[int]:
+    if nodes <= MOST_NODE_SIZES:
+        return list(range(1, nodes + 1))
+    ratio = nodes ** (1 / (MOST_NODE_SIZES - 1))
+    return sorted({round(ratio**power) for power in range(MOST_NODE_SIZES)} | {nodes})
+
+
+class Places:
+    """Sites of pools by shape, made once. A pool's own devices matter to hand-overs alone."""
+
+    def __init__(self, costs: RoleCosts) -> None:
+        self.costs, self.cluster = costs, costs.cluster
+        self.groups = {group.name: group for group in costs.cluster.groups}
+        self._sites: dict[Shape, Site] = {}
+        self._alone: dict[tuple[str, int], Shape] = {}
+
+    def alone(self, group: str, count: int) -> Shape:
+        """Of a pool that is the first to be given devices."""
+        key = (group, count)
+        found = self._alone.get(key)
+        if found is None:
+            (runs,) = shared_out(self.cluster, [(group, count)])
+            found = self._alone[key] = (group, tuple(part for _, _, part in runs))
+        return found
+
+    def likely(self, group: str, count: int) -> tuple[Shape, ...]:
+        """Shapes of a pool beside others, of which one costs no more than any that it may get: as the first to be given
+        devices, and evenly on the fewest nodes, where more of its neighbours share one."""
+        first, each = self.alone(group, count), self.groups[group].devices_per_node
+        nodes = -(-count // each)
+        if count % each == 0 or nodes == 1:
+            return (first,)
+        more, rest = divmod(count, nodes)
+        return first, (group, (more + 1,) * rest + (more,) * (nodes - rest))
+
+    def site(self, shape: Shape) -> Site:
+        """Some devices of this shape."""
+        found = self._sites.get(shape)
+        if found is None:
+            group = self.groups[shape[0]]
+            runs = [(node, 0, count) for node, count in enumerate(shape[1])]
+            found = self._sites[shape] = self._site("pool", group, named(self.cluster, group, runs))
+        return found
+
+    def devices(self, wanted: Sequence[tuple[str, int]], order: Sequence[int] | None = None) -> list[tuple[str, ...]]:
+        """Their names; the largest pool first unless `order` says otherwise."""
+        order = largest_first(wanted) if order is None else order
+        taken = shared_out(self.cluster, [wanted[place] for place in order])
+        found: list[tuple[str, ...]] = [()] * len(wanted)
+        for place, runs in zip(order, taken, strict=True):
+            found[place] = named(self.cluster, self.groups[wanted[place][0]], runs)
+        return found
+
+    def _site(self, name: str, group: NodeGroup, devices: tuple[str, ...]) -> Site:
+        return self.costs.site(Pool(name=name, devices=devices, device=group.device.name, roles=()))
+
+
+def cluster_sizes(cluster: Cluster) -> dict[str, tuple[int, ...]]:
+    """By group."""
+    return {group.name: sizes_of(group) for group in cluster.groups}

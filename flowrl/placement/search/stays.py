@@ -1,0 +1,182 @@
+"""What one role may be on one site, without what another of its choices is at least as good as in every way.
+
+Takes Choices and RoleCosts; gives Stays, the quickest first. A choice is dropped where another takes no longer for any
+op and for leaving the devices, holds no more in any phase, on its devices and on the host, and is the same to weights
+edges. Of equals the first stays. Knows no pools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from flowrl.graph.graph import EdgeKind
+from flowrl.placement.checks.rows import COLLECTIVE, shares
+from flowrl.placement.checks.sharding import copies_fault
+from flowrl.placement.choices import Choices
+from flowrl.placement.cost.role import RoleCost, RoleCosts, Site
+from flowrl.placement.request import LayoutRequest
+from flowrl.plan.plan import RolePlacement
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stay:
+    """One choice of a role on a site."""
+
+    entry: RolePlacement
+    cost: RoleCost
+    seconds: tuple[float, ...]
+    """Of one firing of each of its ops, in the graph's order."""
+    moves: float
+    """To leave the devices and to come back, once."""
+    busy: float
+    """Of all its ops in a step, moves included."""
+    peak: int
+    """The most of its own lines on a device while it loads or works."""
+    left: int
+    """The least that it leaves on a device while others work."""
+
+
+class RoleStays:
+    """The stays of the roles of one graph. Made once for a search."""
+
+    def __init__(
+        self,
+        costs: RoleCosts,
+        choices: Choices,
+        layouts: Mapping[str, LayoutRequest],
+        recompute: Mapping[str, str] | None = None,
+    ) -> None:
+        self.costs, self.choices, self.layouts = costs, choices, layouts
+        graph = costs.graph
+        self.synced = {
+            end.split(".")[0]
+            for edge in graph.edges
+            if edge.kind is EdgeKind.WEIGHTS
+            for end in (edge.source, edge.target)
+        }
+        self._recompute = recompute or {}
+        self._units = {
+            role.name: min((shares(costs.work, op).count for op in costs.ops_of(role.name)), default=1 << 60)
+            for role in graph.roles
+            if role.backend in COLLECTIVE
+        }
+        self._known: dict[tuple[object, ...], tuple[Stay, ...]] = {}
+        self._quick: dict[tuple[object, ...], tuple[float, ...] | None] = {}
+
+    def quickest(self, role: str, site: Site) -> tuple[float, ...] | None:
+        """The least seconds of a firing of each op, whatever the choice. None if no choice gives every rank a row and
+        leaves room for the role alone."""
+        key = (role, site)
+        if key not in self._quick:
+            self._quick[key] = self._least(role, site)
+        return self._quick[key]
+
+    def _least(self, role: str, site: Site) -> tuple[float, ...] | None:
+        ops = self.costs.ops_of(role)
+        least: list[float] | None = None
+        for entry in self._entries(role, site, alone=True):
+            cost = self.costs.role_cost(entry, site)
+            if not (self.costs.partners(role) or self._may_fit(cost, site)):
+                continue
+            seconds = [cost.seconds[op.id] for op in ops]
+            least = seconds if least is None else list(map(min, least, seconds))
+        return None if least is None else tuple(least)
+
+    def of(self, role: str, site: Site, beside: Sequence[RolePlacement], *, alone: bool) -> tuple[Stay, ...]:
+        """The stays beside these roles, of which those that it shares weights with matter; `alone`: it has the pool to
+        itself and never leaves it."""
+        partners = self.costs.partners(role)
+        mates = tuple(each for each in beside if each.role in partners)
+        key = (role, site, alone, tuple((each.role, each.offloaded) for each in mates))
+        found = self._known.get(key)
+        if found is None:
+            made = [self._stay(entry, site, mates) for entry in self._entries(role, site, alone=alone)]
+            made = [stay for stay in made if self._may_fit(stay.cost, site)]
+            found = self._known[key] = tuple(sorted(self._undominated(made), key=lambda stay: stay.busy))
+        return found
+
+    def every(self, role: str, site: Site, *, alone: bool) -> tuple[RolePlacement, ...]:
+        """All choices, those that leave ranks without rows too."""
+        return tuple(self._entries(role, site, alone=alone, starving=True))
+
+    def starves(self, entry: RolePlacement) -> bool:
+        """Whether some rank of a collective would have no row."""
+        return entry.layout.dp > self._units.get(entry.role, entry.layout.dp)
+
+    def _entries(self, role: str, site: Site, *, alone: bool, starving: bool = False) -> Iterator[RolePlacement]:
+        wanted = self._recompute.get(role)
+        menu = self.choices.of(role, site, self.layouts.get(role))
+        for entry in menu:
+            if entry.offloaded and (alone or site.group.device.is_cpu) and replace(entry, offloaded=False) in menu:
+                continue  # nothing moves a role that is alone, nor anything on a CPU, whose memory is one
+            if wanted not in (None, entry.recompute):
+                continue
+            layout = entry.layout
+            if copies_fault(self.costs.graph.role(role), layout.dp * layout.cp, layout.ep) is not None:
+                continue
+            if starving or not self.starves(entry):
+                yield entry
+
+    def _may_fit(self, cost: RoleCost, site: Site) -> bool:
+        start = cost.starting
+        always = self.costs.always((cost,), site)
+        return (start is None or start[0] <= start[1]) and cost.own_peak + always <= site.limit_bytes
+
+    def _stay(self, entry: RolePlacement, site: Site, mates: Sequence[RolePlacement]) -> Stay:
+        cost = self.costs.role_cost(entry, site, mates)
+        ops = self.costs.ops_of(entry.role)
+        seconds = tuple(cost.seconds[op.id] for op in ops)
+        moves = 2 * cost.move_seconds if cost.offloaded else 0.0
+        every = zip(seconds, ops, strict=True)
+        busy = moves + sum(each * op.firings / max(1, op.every_steps) for each, op in every)
+        return Stay(entry, cost, seconds, moves, busy, cost.own_peak, min(cost.remains))
+
+    def _undominated(self, stays: Sequence[Stay]) -> Iterator[Stay]:
+        bytes_of = [_bytes(stay.cost) for stay in stays]
+        for number, stay in enumerate(stays):
+            if not any(
+                other != number
+                and self._dominates(stays[other], stay, bytes_of[other], bytes_of[number], earlier=other < number)
+                for other in range(len(stays))
+            ):
+                yield stay
+
+    def _dominates(
+        self, one: Stay, other: Stay, ones: tuple[int, ...], others: tuple[int, ...], *, earlier: bool
+    ) -> bool:
+        """Whether `one` is at least as good in every way; of equals the earlier is."""
+        if one.cost.offloaded != other.cost.offloaded or _kind(one.cost) != _kind(other.cost):
+            return False
+        if one.entry.role in self.synced and one.entry.layout != other.entry.layout:
+            return False
+        if one.moves > other.moves or any(a > b for a, b in zip(one.seconds, other.seconds, strict=True)):
+            return False
+        if any(a > b for a, b in zip(ones, others, strict=True)):
+            return False
+        return earlier or (one.moves, one.seconds, ones) != (other.moves, other.seconds, others)
+
+
+def _kind(cost: RoleCost) -> tuple[object, ...]:
+    """What makes phases of a pool differ in kind; those of pipelines of different depth are not compared."""
+    return cost.pp, cost.wakes, cost.staged, cost.counted, cost.has_model, cost.loading is None, cost.starting is None
+
+
+def _bytes(cost: RoleCost) -> tuple[int, ...]:
+    """All that a role adds to phases of its pool and of its node."""
+    work = (held for stage in cost.work for held in stage.values())
+    away = cost.off_device_bytes if cost.offloaded else 0
+    return (
+        *cost.held,
+        *cost.remains,
+        *work,
+        *(cost.loading or ()),
+        *cost.blocks,
+        cost.sends,
+        cost.receives,
+        cost.woken,
+        away,
+        cost.host_bytes,
+    )
