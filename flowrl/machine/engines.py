@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from flowrl.machine.cluster import Device
 
@@ -84,6 +85,7 @@ class Limits:
     source: str
 
 
+@lru_cache(maxsize=256)
 def limits(backend: str, device: Device) -> Limits:
     """Of an engine on a device.
 
@@ -115,6 +117,7 @@ _SGLANG = ((35, 2048, 24), (60, 4096, 32), (160, 8192, 256), (float("inf"), 1638
 """GiB of a device below which: chunked_prefill_size, cuda_graph_max_bs (of fewer than 4 devices)."""
 
 
+@lru_cache(maxsize=256)
 def graph_sizes(sequences: int, largest: int) -> int:
     """How many sizes of batch an engine captures: 1, 2, 4, steps of 8 to 256, of 16 beyond (vllm/config/vllm.py,
     _set_cudagraph_sizes), up to twice its sequences."""

@@ -18,7 +18,7 @@ from flowrl.machine.shape import DTYPE_BYTES, ModelShape
 from flowrl.machine.traits import TRAITS, Traits
 from flowrl.placement.cost.ledger import Given
 from flowrl.placement.request import PlacementRequest
-from flowrl.plan.plan import Decision, Layout, Pool, RolePlacement
+from flowrl.plan.plan import Decision, Layout, LedgerLine, Pool, RolePlacement
 
 HOST = "host"
 MICRO_BATCH_TOKENS = 16384
@@ -75,6 +75,10 @@ class Placed:
         default_factory=dict[object, Mapping[str, Given]], init=False, compare=False, repr=False
     )
     """Of formulas, once they were worked out: `model_inputs` and the like ask for the same ones dozens of times."""
+    lines: dict[object, list[LedgerLine]] = field(
+        default_factory=dict[object, list[LedgerLine]], init=False, compare=False, repr=False
+    )
+    """Pieces of what it holds that several moments have in common."""
     kept: dict[object, Any] = field(default_factory=dict[object, Any], init=False, compare=False, repr=False)
     """What depends on the role and its kind of devices alone, once it was worked out."""
 

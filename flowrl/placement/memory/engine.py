@@ -12,17 +12,38 @@ engines grow their cache with the batch. What follows from no shape is in the pr
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
+
 from flowrl.machine.engines import graph_sizes, limits
 from flowrl.machine.traits import ENGINES
-from flowrl.placement.cost.ledger import Given, bytes_of, line
+from flowrl.placement.cost.ledger import Given, are_whole, bytes_of, line
 from flowrl.placement.cost.placed import Placed, model_inputs
 from flowrl.placement.cost.workload import Lengths, Rows
 from flowrl.placement.memory.training import Lines, layer_activations
-from flowrl.placement.memory.weights import has_narrow_weights, sequence_bytes, weights_line
+from flowrl.placement.memory.weights import has_narrow_weights, sequence_bytes
+from flowrl.placement.memory.weights import weights_line as made_weights
 from flowrl.plan.plan import LedgerLine
 
 CPU_CACHE_BYTES = 2**30
 """What the engine takes for its cache on a CPU at most."""
+
+
+def _once(make: Callable[[Placed], Lines]) -> Callable[[Placed], Lines]:
+    """Lines of a role, made once: several moments hold the same."""
+
+    @wraps(make)
+    def asked(placed: Placed) -> Lines:
+        key = (make, are_whole())
+        found = placed.lines.get(key)
+        if found is None:
+            found = placed.lines[key] = make(placed)
+        return found
+
+    return asked
+
+
+weights_line = _once(made_weights)
 
 
 def is_engine(placed: Placed) -> bool:
@@ -79,6 +100,7 @@ def asleep_lines(placed: Placed) -> Lines:
     return [kept, *_graphs(placed)]
 
 
+@_once
 def process_lines(placed: Placed) -> Lines:
     """An engine's process on a GPU: context, workspaces of libraries, buffers of collectives."""
     return [line("engine process", placed.role.name, "bytes", "o + i + n", _process_inputs(placed))]
@@ -185,12 +207,14 @@ def _cpu_cache(placed: Placed, lengths: Lengths) -> LedgerLine:
     return line("KV cache", placed.role.name, "bytes", f"max({one}, min(N*({one}), cap))", inputs)
 
 
+@_once
 def _taken(placed: Placed) -> Lines:
     """What counts against an engine's share of the device beside its cache."""
     graphs = _graphs(placed) if placed.profile.engine_memory(placed.backend).graphs_inside else []
     return [*_static(placed), *_workspace(placed), *graphs]
 
 
+@_once
 def _static(placed: Placed) -> Lines:
     return [*weights_line(placed), line("engine process", placed.role.name, "bytes", "i + n", _process_inputs(placed))]
 
@@ -205,6 +229,7 @@ def _process_inputs(placed: Placed) -> dict[str, Given]:
     }
 
 
+@_once
 def _graphs(placed: Placed) -> Lines:
     if placed.device.is_cpu or not placed.role.engine.cuda_graphs:
         return []
@@ -219,6 +244,7 @@ def _graphs(placed: Placed) -> Lines:
     return [line("CUDA graphs", placed.role.name, "bytes", "y*z*L/pp", inputs)]
 
 
+@_once
 def _workspace(placed: Placed) -> Lines:
     """The most that a step takes: a full batch through one layer (hidden states and residuals, and gate, up and their
     product of the feed-forward; of a mixture, of e copies of each token, at most 32,768 tokens at a time, which is

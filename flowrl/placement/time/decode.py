@@ -87,18 +87,23 @@ def _step_of(shape: ModelShape, engine: Engine) -> Step:
     floor, fixed, each = engine.floor_seconds, engine.step_seconds, engine.sequence_seconds
 
     def step(batch: float, context: float) -> float:
-        part = max(1.0, batch / pp)
+        part = batch / pp
+        if part < 1.0:
+            part = 1.0
         # A token meets e of E experts, so an expert stays idle with the chance (1 - e/E)^tokens.
         read = parameters - idle ** round(part, 1) * experts if experts else parameters
-        products = max(read * imbalance * weight_bytes / read_rate, multiplied * batch / flops)
+        weights, products = read * imbalance * weight_bytes / read_rate, multiplied * batch / flops
+        if weights > products:
+            products = weights
         seen = full * context + windowed * min(context, window) if windowed else full * context
-        cache = batch * (seen * cached + state) / pp
-        attention = max(cache / memory, batch * (pair * seen + recurrent) / flops)
+        attention, scores = batch * (seen * cached + state) / pp / memory, batch * (pair * seen + recurrent) / flops
+        if scores > attention:
+            attention = scores
         sampling = logits * batch / memory
-        reduces = 0.0
+        on_device = products + attention + sampling
         if tp > 1:
-            reduces = reduces_of * (reduce_seconds + share * (part * hidden * activation_bytes) / link)
-        return max(products + attention + sampling + reduces, floor) + fixed + each * batch
+            on_device += reduces_of * (reduce_seconds + share * (part * hidden * activation_bytes) / link)
+        return (on_device if on_device > floor else floor) + fixed + each * batch
 
     return step
 
@@ -120,11 +125,19 @@ def decode_seconds(
     if rows > most * 1.02 and engine.leaves:
         return _waves(shape, engine, rows, everywhere, prompt, table, most)
     total, step, leaves, room = 0.0, _step_of(shape, engine), engine.leaves, engine.cache_tokens
+    alive = max(1.0, rows)
     for middle, share, chance, steps in _cells(table.alive, table.width, everywhere):
-        alive = max(1.0, rows * share / chance) if leaves else max(1.0, rows)
+        if leaves:
+            alive = rows * share / chance
+            if alive < 1.0:
+                alive = 1.0
         context = prompt + middle
-        together = max(1.0, min(alive, room / context))
-        total += steps * step(together, context) * (alive / together)
+        most = room / context
+        if alive <= most:
+            total += steps * step(alive, context)
+        else:
+            together = max(1.0, most)
+            total += steps * step(together, context) * (alive / together)
     return total
 
 
@@ -156,8 +169,8 @@ def _waves(
     step, longest = _step_of(shape, engine), table.most
     total = full * step(most, prompt + age)
     for middle, share, chance, steps in _cells(lives, table.width, everywhere * most / rows):
-        alive = max(1.0, most * share / chance)
-        total += steps * step(alive, prompt + min(age + middle, longest))
+        alive = most * share / chance
+        total += steps * step(alive if alive > 1.0 else 1.0, prompt + min(age + middle, longest))
     return total
 
 
