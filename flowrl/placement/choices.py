@@ -131,16 +131,10 @@ class Choices:
         axes = searched_axes(role)
         found = self._with_axes(role, site, axes)
         wider = axes | needed_axes(role, shape)
-        roomy = found.fits and self._has_room(role, site, found) and self._keeps_activations(role, site, found)
-        if wider != axes and not roomy:
+        if wider != axes and not (found.fits and self._has_room(role, site, found)):
             with_need = self._with_axes(role, site, wider)
             found = with_need if with_need.fits else found
         return found
-
-    def _keeps_activations(self, role: Role, site: Site, menu: Menu) -> bool:
-        """Whether some layout fits with nothing recomputed: a further cut may take less time than computing again."""
-        entries = (RolePlacement(role=role.name, layout=cut, recompute=recomputations(role)[0]) for cut in menu.layouts)
-        return any(self.costs.fits((self.costs.role_cost(entry, site),), site) for entry in entries)
 
     def _has_room(self, role: Role, site: Site, menu: Menu) -> bool:
         """Whether an engine's weights leave half of its share for its cache, and the first layout of others that fits
@@ -231,8 +225,8 @@ class Choices:
     # -- ways of one layout -------------------------------------------------------------------------------------------
 
     def ways(self, role: Role, layout: Layout, site: Site) -> Iterator[RolePlacement]:
-        """Every choice with that layout. No micro-batch is smaller where the role as written needs half of the device,
-        and nothing recomputed where it needs a quarter: what others keep beside it may save their moves."""
+        """Every choice with that layout. Nothing is recomputed and no micro-batch is smaller where the role as written
+        needs half of the device."""
         away = residencies(role, on_cpu=site.group.device.is_cpu)
         for way in recomputations(role):
             entry = RolePlacement(role=role.name, layout=layout, recompute=way)
@@ -240,7 +234,7 @@ class Choices:
             for size in (None, *self._other_sizes(role, layout, site, share)):
                 for offloaded in away:
                     yield replace(entry, offloaded=offloaded, micro_batch_tokens=size)
-            if 4 * share <= 1.0:
+            if 2 * share <= 1.0:
                 return
 
     def _other_sizes(self, role: Role, layout: Layout, site: Site, share: float) -> Iterator[int]:
