@@ -275,7 +275,10 @@ class PlacementDocument(Document):
     apart: Annotated[tuple[Strings, ...], Field(strict=False)] = ()
     """Pairs of roles that never share a device. Default none."""
     objective: str | None = None
-    """What placement minimises: step_time. Default step_time."""
+    """What placement minimises: step_time, gpu_seconds (devices times step time), price (of a step, by
+    `price_per_gpu_hour`) or gpus (the fewest that are enough). Default step_time."""
+    step_seconds_at_most: PositiveNumber | None = None
+    """Seconds that a step may take, whatever is minimised. Default: any."""
 
 
 class RunDocument(Document):

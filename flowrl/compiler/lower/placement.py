@@ -34,6 +34,8 @@ def lower_placement(spec: FlowSpec, index: int) -> PlacementRequest:
         apart=placement.apart,
         objective=placement.objective or STEP_TIME,
         objective_span=stage.span("placement", "objective"),
+        step_seconds_at_most=placement.step_seconds_at_most,
+        at_most_span=stage.span("placement", "step_seconds_at_most"),
     )
 
 

@@ -117,7 +117,7 @@ CODES: tuple[Code, ...] = (
         id="FR0518",
         headline="unknown objective",
         label="`{name}` is not something that placement can minimise",
-        help="write `objective: step_time`, which is the default, or leave it out",
+        help="it minimises one of {known}; without `objective` step_time",
     ),
     Code(
         id="FR0519",

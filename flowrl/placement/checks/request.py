@@ -19,7 +19,7 @@ from flowrl.placement.checks.sync import sync_faults
 from flowrl.placement.checks.tokenizers import tokenizer_faults
 from flowrl.placement.cost.placed import HOST, needs_devices, sides
 from flowrl.placement.cost.workload import Workload
-from flowrl.placement.request import STEP_TIME, LayoutRequest, Mode, PlacementRequest, PoolRequest
+from flowrl.placement.request import OBJECTIVES, PRICE, LayoutRequest, Mode, PlacementRequest, PoolRequest
 
 AUTO_POOLS = {
     Mode.AUTO: ("all", "rollout", "train"),
@@ -29,7 +29,7 @@ AUTO_POOLS = {
 
 
 def check_request(graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]) -> None:
-    """Raise FlowError with every fault (FR0410, FR0411, FR0502 to FR0506, FR0508, FR0509, FR0513, FR0840, FR0853,
+    """Raise FlowError with every fault (FR0410, FR0411, FR0502 to FR0506, FR0508, FR0509, FR0513, FR0518, FR0535, FR0840, FR0853,
     and those of engine_checks.py, sync_checks.py and tokenizer_checks.py)."""
     faults = [
         *_role_names(graph, request),
@@ -37,7 +37,7 @@ def check_request(graph: Graph, cluster: Cluster, request: PlacementRequest, sha
         *_doubled(request),
         *_apart_in_one_pool(request),
         *_sides_in_one_pool(graph, request),
-        *_objective(request),
+        *_objective(cluster, request),
         *_counts(cluster, request),
         *_layouts(graph, cluster, request, shapes),
         *_engines(graph, cluster, request, shapes),
@@ -134,13 +134,19 @@ def _sides_in_one_pool(graph: Graph, request: PlacementRequest) -> Iterator[Diag
             )
 
 
-def _objective(request: PlacementRequest) -> Iterator[Diagnostic]:
-    if request.objective != STEP_TIME:
-        near = near_names(request.objective, [STEP_TIME])
-        span = request.objective_span
-        text = f"a near name exists: `{STEP_TIME}`"
-        helps = [Respelt(text=text, span=span, old=request.objective, new=STEP_TIME)] if near else []
-        yield diagnose("FR0518", span, helps=helps, name=request.objective)
+def _objective(cluster: Cluster, request: PlacementRequest) -> Iterator[Diagnostic]:
+    span = request.objective_span
+    if request.objective not in OBJECTIVES:
+        near = near_names(request.objective, OBJECTIVES)
+        text = f"a near name exists: `{near[0]}`" if near else ""
+        helps = [Respelt(text=text, span=span, old=request.objective, new=near[0])] if near else []
+        yield diagnose("FR0518", span, helps=helps, name=request.objective, known=", ".join(OBJECTIVES))
+    if request.objective == PRICE:
+        free = [group.name for group in cluster.groups if group.price_per_gpu_hour is None]
+        if free:
+            several = len(cluster.groups) > 1
+            where = f"group{'s' if len(free) > 1 else ''} {', '.join(free)}" if several else cluster.name
+            yield diagnose("FR0535", span, where=where)
 
 
 def _counts(cluster: Cluster, request: PlacementRequest) -> Iterator[Diagnostic]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import ceil
+
 from flowrl.diag.diagnostic import Diagnostic, diagnose
 from flowrl.graph.graph import EdgeKind, Graph
 from flowrl.machine.cluster import Cluster
@@ -40,6 +42,6 @@ def too_slow(request: PlacementRequest, fastest: Candidate) -> Diagnostic:
         "FR0534",
         request.at_most_span or request.span,
         asked=f"{request.step_seconds_at_most:g}",
-        fastest=f"{fastest.seconds:,.1f}",
+        fastest=f"{ceil(10 * fastest.seconds) / 10:,.1f}",
         how=fastest.option.label,
     )

@@ -24,6 +24,7 @@ CASES: Mapping[str, tuple[str, str, Any]] = {
     "ClusterDocument.price_per_gpu_hour": ("rl", "cluster/price_per_gpu_hour", 2.0),
     "GroupDocument.price_per_gpu_hour": ("talk", "cluster/groups/near/price_per_gpu_hour", 2.0),
     "PlacementDocument.objective": ("rl", "placement/objective", "money"),
+    "PlacementDocument.step_seconds_at_most": ("rl", "placement/step_seconds_at_most", 60.0),
     "ClusterDocument.groups": ("talk", "cluster/groups/far", {"gpu": "L4", "gpus_per_node": 2}),
     "ClusterDocument.links": ("rl", "cluster/links", {"network_bytes_per_second": 1e9}),
     "CorrectionDocument.name": ("rl", f"{UPDATE}/correction/name", "mis"),
