@@ -156,7 +156,7 @@ def _check_machine(axes: Sequence[Axis], base: Cluster) -> None:
         fault = _group_fault(axis, list(groups))
         group = groups.get(axis.name, base.groups[0])
         if fault is None and axis.flag == GPUS and group.device.is_cpu and axis.name not in swaps:
-            fault = diagnose("FR0743", axis.values[0].span, cluster=base.name)
+            fault = diagnose("FR0743", axis.place, cluster=base.name)
         report += [] if fault is None else [fault]
         for value in axis.values if axis.flag == GPU else ():
             try:
@@ -169,15 +169,15 @@ def _check_machine(axes: Sequence[Axis], base: Cluster) -> None:
 
 def _group_fault(axis: Axis, known: list[str]) -> Diagnostic | None:
     """FR0741 or FR0742. A cluster of one group needs no name."""
-    span, told = axis.values[0].span, ", ".join(f"`{name}`" for name in known)
+    told = ", ".join(f"`{name}`" for name in known)
     if axis.name in known or (not axis.name and len(known) == 1):
         return None
     if not axis.name:
         values = ",".join(value.text for value in axis.values)
-        return diagnose("FR0741", span, flag=axis.flag, first=known[0], values=values, known=told)
+        return diagnose("FR0741", axis.place, flag=axis.flag, first=known[0], values=values, known=told)
     near = near_names(axis.name, known)
     helps = [Help(text=f"a group with a near name exists: `{near[0]}`")] if near else []
-    return diagnose("FR0742", span, helps=helps, name=axis.name, known=told)
+    return diagnose("FR0742", axis.place, helps=helps, name=axis.name, known=told)
 
 
 def _prices(axes: Sequence[Axis], base: Cluster, asked: Mapping[str, tuple[float, Span]]) -> Prices:
@@ -188,7 +188,7 @@ def _prices(axes: Sequence[Axis], base: Cluster, asked: Mapping[str, tuple[float
     ]
     there = {group.device.name for group in base.groups} | {card.device.name for card in swept}
     report = [
-        diagnose("FR0740", asked[name][1], problem=f"no point of the sweep has a {device}")
+        diagnose("FR0740", asked[name][1], problem=f"no point of the sweep has `{device}`")
         for name, device in cards.items()
         if device not in there
     ]

@@ -28,12 +28,12 @@ def from_option(command: Command) -> Command:
     )(command)
 
 
-def tell_replan(voice: Voice, found: Replan, planned: Sequence[Diagnostic]) -> None:
+def tell_replan(voice: Voice, found: Replan, planned: Sequence[Diagnostic], flags: str = "") -> None:
     """The move, then its own diagnostics with those of the new plan."""
     from flowrl import api
 
     if voice.json:
         voice.data(api.replan_json(found))
     else:
-        voice.data(api.render_replan(found, voice.width, has_color(sys.stdout), is_ascii(sys.stdout)))
+        voice.data(api.render_replan(found, voice.width, has_color(sys.stdout), is_ascii(sys.stdout), flags))
     voice.diagnostics([*found.diagnostics, *planned])

@@ -57,8 +57,9 @@ def replan_json(found: Replan) -> str:
     return msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
 
 
-def render_replan(found: Replan, width: int = 100, color: bool = False, ascii: bool = False) -> str:
-    """The move as text ending in a newline; a block for each stage that a run may be in."""
+def render_replan(found: Replan, width: int = 100, color: bool = False, ascii: bool = False, flags: str = "") -> str:
+    """The move as text ending in a newline; a block for each stage that a run may be in. `flags` are those that the new
+    plan was made with: the command that may follow needs them too."""
     width = max(width, 60)
     lines = joined(_title(found), width, " ", first=" ")
     for stage in found.stages:
@@ -69,7 +70,7 @@ def render_replan(found: Replan, width: int = 100, color: bool = False, ascii: b
         lines += ["", *wrapped(_verdict(stage), width, " " * 11, " verdict   ")]
     if not found.stages:
         lines += ["", *wrapped("no stage of the flow is in the kept plan, so nothing moves", width, " ", " ")]
-    lines += ["", *joined(_next(found), width, " " * 11, first=" next      ")]
+    lines += ["", *wrapped(_next(found, flags), width, " " * 11, " next      ")]
     return finish(lines, width, color, ascii)
 
 
@@ -157,6 +158,8 @@ def _cheaper(stage: StageMove) -> str:
     return f"; a step costs {1 - after / before:.1%} fewer GPU-seconds" if after < before else ""
 
 
-def _next(found: Replan) -> list[str]:
-    keys = [BREAK_EVEN if found.stages and found.stages[0].break_even is not None else MOVING]
-    return [f"flowrl explain {found.after} {key} --from {found.before} … opens a number" for key in keys]
+def _next(found: Replan, flags: str) -> str:
+    """The command that opens a number."""
+    key = BREAK_EVEN if found.stages and found.stages[0].break_even is not None else MOVING
+    words = [f"flowrl explain {found.after} {key}", f"--from {found.before}", *([flags] if flags else [])]
+    return " ".join(words)

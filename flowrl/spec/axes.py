@@ -35,6 +35,8 @@ class Axis:
     """The key of the flow, or the group of nodes; empty where no group is named."""
     values: tuple[Value, ...]
     """Each once, in the order given."""
+    place: Span
+    """Of the name where it is first written, else of the first value."""
 
     @property
     def title(self) -> str:
@@ -56,13 +58,14 @@ def split_values(text: str) -> list[tuple[int, str]]:
 
 
 def _commas(text: str) -> Iterator[int]:
-    """Places of the commas between values."""
-    depth, quote, last, escaped = 0, "", ",", False
+    """Places of the commas between values. In single quotes a quote is written twice, in double ones after a `\\`."""
+    depth, quote, last, skip = 0, "", ",", False
     for at, char in enumerate(text):
-        if quote:
-            is_end = char == quote and not escaped
-            escaped = quote == '"' and char == "\\" and not escaped
-            quote = "" if is_end else quote
+        if skip:
+            skip = False
+        elif quote:
+            skip = (quote == '"' and char == "\\") or (quote == "'" and text[at : at + 2] == "''")
+            quote = "" if char == quote and not skip else quote
         elif char in _QUOTES and last in _BEFORE_A_QUOTE:
             quote = char
         elif char in _OPENING:
@@ -117,10 +120,12 @@ def _number(text: str) -> float | None:
 def _by_group(flag: str, texts: Sequence[str], report: list[Diagnostic]) -> list[Axis]:
     """`8,16` or `GROUP=8,16`; flags of one group together."""
     found: dict[str, list[Value]] = {}
+    places: dict[str, Span] = {}
     for line, text in enumerate(texts, start=1):
         group, equals, rest = text.partition("=") if "=" in text else ("", "", text)
+        places.setdefault(group.strip(), _span(flag, line, 0, len(group or text)))
         found.setdefault(group.strip(), []).extend(_values(flag, line, len(group) + len(equals), rest, report))
-    return [Axis(flag, group, _once(values)) for group, values in found.items()]
+    return [Axis(flag, group, _once(values), places[group]) for group, values in found.items()]
 
 
 def _values(flag: str, line: int, start: int, text: str, report: list[Diagnostic]) -> Iterator[Value]:
@@ -144,11 +149,14 @@ def _keys(sets: Sequence[str], report: list[Diagnostic]) -> Iterator[Axis]:
         if key in seen and (is_swept or seen[key]):
             report.append(_fault(_span(SET, line, 0, len(key)), f"`{key.strip()}` is swept twice"))
         seen[key] = is_swept
-        yield Axis(SET, key.strip() if equals else text, found)
+        yield Axis(SET, key.strip() if equals else text, found, _span(SET, line, 0, len(key)))
 
 
 def _once(values: list[Value]) -> tuple[Value, ...]:
-    return tuple({value.text: value for value in reversed(values)}.values())[::-1]
+    first: dict[str, Value] = {}
+    for value in values:
+        first.setdefault(value.text, value)
+    return tuple(first.values())
 
 
 def _count_fault(value: Value) -> Diagnostic | None:
