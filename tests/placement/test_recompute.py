@@ -7,8 +7,6 @@ from itertools import product
 
 import pytest
 
-from flowrl.graph.graph import Kind, Role
-from flowrl.placement.recompute import choices
 from flowrl.placement.time.step import step_seconds
 from flowrl.plan.plan import Decision
 from tests.placement.flows import GRPO, PPO, with_placement
@@ -122,20 +120,6 @@ def test_no_edit_proposes_what_is_tried_already(value: str | None) -> None:
     (fault,) = told.placement.diagnostics
     assert "engine.recompute" not in fault.helps[0].text
     assert decision(told).reason == ("asked_for" if value else "nearest_to_fitting")
-
-
-def test_choices_begin_with_no_recomputation_and_stay_few() -> None:
-    def graph_of(count: int) -> object:
-        told = told_text(OPEN_GRPO)
-        roles = tuple(Role(name=f"t{n}", kind=Kind.TRAINER, trainable=True) for n in range(count))
-        return type(told.graph)(name="many", models=(), roles=roles, ops=(), declared=(), step=told.graph.step)
-
-    for count, expected in ((0, 1), (1, 2), (2, 4), (3, 8), (4, 5), (9, 10)):
-        found = choices(graph_of(count))  # type: ignore[arg-type]
-        fulls = [list(each.values()).count("full") for each in found]
-        assert len(found) == expected == len({tuple(each.items()) for each in found})
-        assert fulls == sorted(fulls)
-        assert (fulls[0], fulls[-1]) == (0, count)
 
 
 def test_what_is_decided_is_decided_again() -> None:

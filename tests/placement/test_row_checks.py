@@ -10,8 +10,11 @@ from flowrl.compiler.lower.cluster import lower_cluster
 from flowrl.compiler.lower.graph import lower_stage
 from flowrl.compiler.passes.pipeline import run_passes
 from flowrl.placement.checks.rows import even_ranks, idle_share, least_prompts, most_updates, ranks_text
-from flowrl.placement.devices import allocate, broken_group
-from flowrl.placement.layouts import legal_layouts
+from flowrl.placement.choices import Choices
+from flowrl.placement.cost.role import RoleCosts
+from flowrl.placement.cost.workload import Workload
+from flowrl.placement.devices import broken_group
+from flowrl.placement.request import PlacementRequest
 from flowrl.placement.shapes import shapes_of
 from flowrl.plan.plan import Layout
 from flowrl.spec import loads
@@ -75,9 +78,9 @@ def test_auto_keeps_groups_within_a_node() -> None:
     flow = text(PLACEMENT="placement: colocated").replace("nodes: 1, gpus_per_node: 8", "nodes: 2, gpus_per_node: 6")
     graph, _ = run_passes(lower_stage(loads(flow), 0))
     cluster = lower_cluster("2x6xH100-80G")
-    (devices,) = allocate(cluster, [(cluster.groups[0].name, 12)])
-    tried = legal_layouts(graph.role("actor_infer"), shapes_of(graph, "."), devices, cluster.groups[0])
-    assert [layout.tp for layout in tried] == [1, 2]
+    choices = Choices(RoleCosts(Workload(graph, shapes_of(graph, "."), PlacementRequest()), cluster))
+    site = choices.costs.site_of(cluster.groups[0].name, 12)
+    assert [layout.tp for layout in choices.menu("actor_infer", site).layouts] == [1, 2]
 
 
 def test_ranks_are_told_with_what_divides_them() -> None:
