@@ -124,6 +124,19 @@ class Resident(Protocol):
     def offload(self) -> None: ...
 
 
+class Streaming(Protocol):
+    """A rank that works on while its rows are taken in parts. One without it is called whole (runtime/sessions.py)."""
+
+    def open(self, call: Call, batch: Batch) -> None:
+        """Begin `call` on all rows of `batch`."""
+        ...
+
+    def take(self, number: int, parts: int, *, by_prompt: bool) -> Result:
+        """Take `number` (from 1) of `parts`: as soon as so many parts of this rank's rows are done (rounded down; of
+        its prompts if `by_prompt`), those not given yet, ids in ascending order. The last take gives all the rest."""
+        ...
+
+
 class Checkpointed(Protocol):
     def save(self, folder: Path) -> None:
         """Write this rank's state (weights, optimizer, counters) as safetensors and JSON; no pickle."""

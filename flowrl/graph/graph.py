@@ -176,6 +176,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     max_lag: int = 0
     partial_rollout: bool = False
     when_stale: str = "wait"
+    takes: int = 1
+    """Parts in which generators hand their rows on as they are done, at most; 1: all at once."""
     spans: dict[str, Span] = {}
 
 

@@ -13,7 +13,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from flowrl.diag.diagnostic import InternalError
-from flowrl.program.program import MOVES, ChannelKind, Instruction, InstructionKind, Program
+from flowrl.program.program import MOVES, ChannelKind, Instruction, InstructionKind, Program, works_whenever
+from flowrl.program.sessions import session_problems
 
 
 def check(program: Program) -> None:
@@ -22,12 +23,14 @@ def check(program: Program) -> None:
     Checked: ids are unique; both ends of each channel exist and name it, once; tokens fit in capacities; weights are
     sent by what is received; each working reader has a working source; the members of an interaction are runs of
     different lanes that work in the same steps; an offloaded role works only while it is loaded, and an engine that
-    wakes in two parts receives weights between them; no deadlock (the error names the circle of instructions that wait
-    for each other).
+    wakes in two parts receives weights between them; a session is opened, its rows taken once and in order, and closed
+    or paused around all else (sessions.py); no deadlock (the error names the circle of instructions that wait for each
+    other).
     """
     problems = [*_ids(program), *_ends(program)]
     if not problems:
         problems = [*_weights(program), *_cadence(program), *_interactions(program), *_residency(program)]
+        problems += session_problems(program)
     if not problems:
         problems = [*_deadlock(program)]
     if problems:
@@ -92,17 +95,8 @@ def _cadence(program: Program) -> Iterator[str]:
     by_id = {instruction.id: instruction for instruction in program.instructions}
     for channel in program.channels:
         source, target = by_id[channel.source], by_id[channel.target]
-        if channel.kind is ChannelKind.DATA and not _works_whenever(source, target):
+        if channel.kind is ChannelKind.DATA and not works_whenever(source, target):
             yield f"`{target.id}` works in steps in which its source `{source.id}` is idle"
-
-
-def _works_whenever(source: Instruction, target: Instruction) -> bool:
-    """Whether `source` works in every step in which `target` does."""
-    return (
-        target.every_steps % source.every_steps == 0
-        and target.start_step >= source.start_step
-        and (source.epilogue or not target.epilogue)
-    )
 
 
 def _interactions(program: Program) -> Iterator[str]:
@@ -112,7 +106,7 @@ def _interactions(program: Program) -> Iterator[str]:
     for members in dict.fromkeys(program.together.values()):
         own = [by_id[id] for id in members]
         names = ", ".join(f"`{id}`" for id in members)
-        if any(instruction.kind is not InstructionKind.RUN for instruction in own):
+        if any(i.kind not in (InstructionKind.RUN, InstructionKind.OPEN) for i in own):
             yield f"an interaction of {names}: not all of them run an op"
         if len({lane_of[id] for id in members}) < len(members):
             yield f"{names} start together and stand in one lane"
@@ -165,8 +159,13 @@ def _misplaced(instruction: Instruction, brought: Sequence[Instruction]) -> Iter
     if kind not in (*MOVES, InstructionKind.RECEIVE_WEIGHTS) and not whole:
         yield f"`{instruction.id}` works on a role whose cache is not awake"
     if kind is not InstructionKind.SAVE:
-        late = (each for each in brought if not _works_whenever(each, instruction))
+        late = (each for each in brought if not works_whenever(each, instruction))
         yield from (f"`{instruction.id}` works in steps in which `{each.id}` does not" for each in late)
+
+
+def is_live(program: Program) -> bool:
+    """Whether a program that is well-formed can run for ever."""
+    return next(_deadlock(program), None) is None
 
 
 def _deadlock(program: Program) -> Iterator[str]:

@@ -34,6 +34,17 @@ class InstructionKind(StrEnum):
     """Take the edge's next version into the role: paused, updated in place, caches reset."""
     SAVE = "save"
     """Write the role's checkpoint."""
+    OPEN = "open"
+    """Begin a session of an op whose rows are handed on in parts: it works on all rows of the step from here on."""
+    TAKE = "take"
+    """Hand on the session's rows [start, stop) in the order in which they are done, as soon as these are. Rows are
+    samples (as many as so many prompts have), or whole prompts where a reader of the parts works on groups."""
+    PAUSE = "pause"
+    """Halt the session between two tokens; what has been made is kept."""
+    RESUME = "resume"
+    """Go on with the session, under the weights that the role holds now. Without a session it does nothing."""
+    CLOSE = "close"
+    """End the session: every row has been taken."""
 
 
 MOVES = (
@@ -43,6 +54,15 @@ MOVES = (
     InstructionKind.WAKE_CACHE,
 )
 """What brings a role's state to its devices and takes it away."""
+
+SESSION = (
+    InstructionKind.OPEN,
+    InstructionKind.TAKE,
+    InstructionKind.PAUSE,
+    InstructionKind.RESUME,
+    InstructionKind.CLOSE,
+)
+"""An op that is live over several instructions, between which others take what it has made so far."""
 
 
 class ChannelKind(StrEnum):
@@ -94,6 +114,15 @@ def is_idle(instruction: Instruction, step: int, steps: int) -> bool:
     if instruction.kind is InstructionKind.SAVE:
         return step % instruction.every_steps != 0 and step != steps
     return (step - 1) % instruction.every_steps != 0
+
+
+def works_whenever(source: Instruction, target: Instruction) -> bool:
+    """Whether `source` works in every step in which `target` does."""
+    return (
+        target.every_steps % source.every_steps == 0
+        and target.start_step >= source.start_step
+        and (source.epilogue or not target.epilogue)
+    )
 
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True):

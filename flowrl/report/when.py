@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowrl.plan.plan import StagePlan, TimelineSpan
-from flowrl.program.program import MOVES, Instruction, InstructionKind
+from flowrl.program.program import MOVES, SESSION, Instruction, InstructionKind
 from flowrl.report.numbers import count, percent, seconds
 from flowrl.report.page import joined, shorten
 
@@ -84,7 +84,7 @@ def _block(row: _Row, step: float, room: int, cell: int) -> str:
     works = moves = 0.0
     for span, instruction in row.spans:
         covered = _overlap(span, start, stop) + _overlap(span, start + step, stop + step)
-        if instruction.kind is InstructionKind.RUN:
+        if instruction.kind is InstructionKind.RUN or instruction.kind in SESSION:
             works += covered
         else:
             moves += covered
@@ -124,6 +124,8 @@ def _label(instruction: Instruction) -> str:
     """What the role does; a data set, whose op has the role's own name, is read."""
     if instruction.op is None:
         return _LABELS[instruction.kind]
+    if instruction.kind in SESSION:
+        return instruction.kind.value
     return instruction.op.removeprefix(f"{instruction.role}.") if instruction.op != instruction.role else "read"
 
 

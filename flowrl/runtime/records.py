@@ -11,6 +11,8 @@ from flowrl.program.program import Instruction, InstructionKind, Program
 from flowrl.runtime.launchers.contract import BoundInput, Part, Record
 from flowrl.runtime.rows import sample_spaces
 
+READS = (InstructionKind.RUN, InstructionKind.OPEN, InstructionKind.TAKE)
+"""Instructions that read their op's inputs. A take keeps them for who looks at single rows."""
 IsIdle = Callable[[Instruction, int], bool]
 
 
@@ -21,7 +23,7 @@ class RecordStore:
         self._graph = graph
         self._is_idle = is_idle
         self._spaces = sample_spaces(graph)
-        self._runs = tuple(i for i in program.instructions if i.kind is InstructionKind.RUN and i.op is not None)
+        self._reading = tuple(i for i in program.instructions if i.kind in READS and i.op is not None)
         self._sources = {op.id: {i.source for i in op.inputs if i.source is not None} for op in graph.ops}
         self._parts: dict[tuple[str, int], tuple[Part, ...]] = {}
         self._left: dict[tuple[str, int], int] = {}
@@ -90,7 +92,7 @@ class RecordStore:
 
     def _readers(self, op: str, step: int) -> int:
         return sum(
-            1 for i in self._runs if i.op is not None and op in self._sources[i.op] and not self._is_idle(i, step)
+            1 for i in self._reading if i.op is not None and op in self._sources[i.op] and not self._is_idle(i, step)
         )
 
     def data_of(self, op: Op) -> Op:

@@ -11,6 +11,7 @@ import numpy as np
 
 from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, Column, Ragged
 from flowrl.graph.graph import Graph, Op
+from flowrl.program.program import InstructionKind
 from flowrl.runtime.launchers.contract import Completion, Part
 from flowrl.runtime.state import StageState
 
@@ -33,7 +34,7 @@ class SampleLog:
         if self._prompts == 0 or instruction.op is None:
             return
         op = self._graph.op(instruction.op)
-        if op.method == "generate":
+        if op.method == "generate" and completion.parts:
             self._open(op, completion)
         if any(field.name == "rewards" for field in op.outputs):
             self._fill(op, completion)
@@ -46,7 +47,8 @@ class SampleLog:
     def _open(self, op: Op, completion: Completion) -> None:
         step = completion.work.firing.step
         ids = sorted(i for part in completion.parts for i in part.ids.tolist() if not i % 2**SAMPLE_ID_BITS)
-        ids = ids[: self._prompts]
+        first = self._first_prompts(completion)
+        ids = [i for i in ids if first is None or i >> SAMPLE_ID_BITS in first][: self._prompts]
         prompts = self._prompt_texts(completion, [i >> SAMPLE_ID_BITS for i in ids])
         lines = self._lines.setdefault((step, op.id), {})
         for part in completion.parts:
@@ -61,6 +63,13 @@ class SampleLog:
                     "reward": None,
                     "version": self._state.made_with(op, step),
                 }
+
+    def _first_prompts(self, completion: Completion) -> set[int] | None:
+        """Where rows come in parts, whichever are first: the prompts of the step that are shown. None: all."""
+        bound = next((i for i in completion.work.inputs if i.slot == "prompt"), None)
+        if completion.work.firing.instruction.kind is not InstructionKind.TAKE or bound is None:
+            return None
+        return set(sorted(i for part in bound.record.parts for i in part.ids.tolist())[: self._prompts])
 
     def _prompt_texts(self, completion: Completion, prompt_ids: Sequence[int]) -> dict[int, object]:
         bound = next((i for i in completion.work.inputs if i.slot == "prompt"), None)

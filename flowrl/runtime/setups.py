@@ -176,6 +176,12 @@ def call_of(stage: StagePlan, work: Work) -> Call:
     )
 
 
+def take_of(work: Work) -> tuple[int, int, bool]:
+    """What a take asks of each rank: its number from 1, of how many, and whether whole prompts are handed on."""
+    instruction = work.firing.instruction
+    return instruction.firing + 1, instruction.firings, work.by_prompt
+
+
 def is_data_call(stage: StagePlan, work: Work) -> bool:
     """Whether the firing reads rows of a data set rather than calling a rank on rows."""
     return stage.graph.role(work.firing.instruction.role).kind is Kind.DATA

@@ -5,9 +5,11 @@ Records, weight versions and data cursors, all by handle and count; no clock, no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from flowrl.backends.batch import IntArray
 from flowrl.diag.diagnostic import InternalError
@@ -16,10 +18,13 @@ from flowrl.graph.graph import Kind, Op
 from flowrl.graph.params import DataParams, UpdateParams
 from flowrl.plan.plan import Layout, StagePlan
 from flowrl.program.program import ChannelKind, Instruction, InstructionKind, Program, Rows
-from flowrl.runtime.launchers.contract import Completion, Work
-from flowrl.runtime.records import RecordStore
+from flowrl.program.sessions import by_prompt
+from flowrl.runtime.launchers.contract import BoundInput, Completion, Work
+from flowrl.runtime.records import READS, RecordStore
 from flowrl.runtime.rows import ids_by_rank, prompts_of, rows_to_take
 from flowrl.runtime.versions import Cursors, WeightEdge
+
+_NO_IDS: IntArray = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,11 @@ class StageState:
         self.cursors = Cursors(start.cursors)
         self._layouts = {placed.role: placed.layout for pool in stage.pools for placed in pool.roles}
         self._made_with: dict[tuple[str, int], int] = {}
+        self._taken: dict[tuple[str, int, int], IntArray] = {}
+        """Ids that a take of a session has given, by op, step and number."""
+        instructions = stage.programs.instructions
+        opened = {i.op for i in instructions if i.kind is InstructionKind.OPEN and i.op is not None}
+        self._by_prompt = {op for op in opened if by_prompt(stage.graph, instructions, op)}
         self._trained: dict[tuple[str, int], Trained] = {}
 
     def work(self, firing: Firing, save_to: Path | None) -> Work | None:
@@ -83,8 +93,10 @@ class StageState:
             return None if held else Work(firing, version=version)
         if firing.idle:
             return None
-        if kind is InstructionKind.RUN:
+        if kind in (InstructionKind.RUN, InstructionKind.OPEN):
             return self._run(firing)
+        if kind is InstructionKind.TAKE:
+            return self._take(firing)
         if kind is InstructionKind.SAVE and save_to is not None:
             return self.save(firing, save_to)
         return Work(firing)
@@ -113,10 +125,13 @@ class StageState:
         firing = completion.work.firing
         if firing.instruction.kind is InstructionKind.RECEIVE_WEIGHTS:
             self._edge(firing).held = completion.work.version
-        if firing.instruction.kind is not InstructionKind.RUN or firing.instruction.op is None:
+        if firing.instruction.kind not in READS or firing.instruction.op is None:
             return None
         op = self._graph.op(firing.instruction.op)
         self._advance(op, completion)
+        if firing.instruction.kind is InstructionKind.TAKE:
+            given = [part.ids for part in completion.parts]
+            self._taken[op.id, firing.step, firing.instruction.firing] = np.concatenate(given) if given else _NO_IDS
         self.records.add(firing, completion.parts)
         self.records.done(firing)
         return self._trained.pop((firing.instruction.id, firing.step), None)
@@ -125,6 +140,8 @@ class StageState:
         self.records.step_done(step)
         for key in [key for key in self._made_with if key[1] <= step]:
             del self._made_with[key]
+        for part in [part for part in self._taken if part[1] <= step]:
+            del self._taken[part]
 
     def made_with(self, op: Op, step: int) -> int | None:
         """The weight version behind the samples that `op` reads or makes; None on rows of a data set."""
@@ -139,15 +156,30 @@ class StageState:
         if self._graph.role(op.role).kind is Kind.DATA:
             return self._rows(firing, op)
         inputs = self.records.inputs(op, firing.step)
-        whole = instruction.rows == Rows()
-        prompts = None if whole else prompts_of(instruction.rows, self.records.prompt_ids(op, firing.step))
-        ids, prompt_ids, tokens = rows_to_take(inputs, prompts)
+        ids, prompt_ids, tokens = self._rows_of(firing, op, inputs)
         if op.method == "generate":
             self._made_with[op.id, firing.step] = self._held(op.role)
         if isinstance(op.params, UpdateParams):
             self._trained[instruction.id, firing.step] = self._training(op, firing.step, (ids, prompt_ids, tokens))
         layout = self._layouts.get(op.role, Layout())
         return Work(firing, inputs=inputs, rank_ids=ids_by_rank(op, layout, ids, prompt_ids, tokens))
+
+    def _take(self, firing: Firing) -> Work:
+        assert firing.instruction.op is not None
+        op = self._graph.op(firing.instruction.op)
+        return Work(firing, inputs=self.records.inputs(op, firing.step), by_prompt=op.id in self._by_prompt)
+
+    def _rows_of(self, firing: Firing, op: Op, inputs: Sequence[BoundInput]) -> tuple[IntArray, IntArray, IntArray]:
+        """All rows of the step; the prompts of a minibatch; or what a take has given."""
+        rows = firing.instruction.rows
+        if rows == Rows():
+            return rows_to_take(inputs, None)
+        if isinstance(op.params, UpdateParams):
+            return rows_to_take(inputs, prompts_of(rows, self.records.prompt_ids(op, firing.step)))
+        given = self._taken[self.records.space(op) or "", firing.step, firing.instruction.firing]
+        ids, prompt_ids, tokens = rows_to_take(inputs, None)
+        mine = np.isin(ids, given)
+        return ids[mine], prompt_ids[mine], tokens[mine]
 
     def _rows(self, firing: Firing, op: Op) -> Work:
         """Rows of a data set: the next ones in training, the whole set from its start in validation."""

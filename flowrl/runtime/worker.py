@@ -17,8 +17,11 @@ from flowrl.graph.graph import Kind
 from flowrl.program.program import InstructionKind
 from flowrl.runtime.assemble import Source, assemble
 from flowrl.runtime.launchers.contract import Part
+from flowrl.runtime.sessions import Session
 from flowrl.runtime.weights import WeightBuffer
 
+ENDS = (InstructionKind.PAUSE, InstructionKind.RESUME, InstructionKind.CLOSE)
+"""What halts a session, goes on with it and ends it."""
 MakeRank = Callable[[RankSetup], Any]
 
 
@@ -28,6 +31,7 @@ class RoleWorker:
     def __init__(self, setup: RankSetup, make_rank: MakeRank | None = None) -> None:
         self.setup = setup
         self._rank: Any = (make_rank or _registered())(setup)
+        self._session: Session | None = None
 
     def run(self, call: Call, sources: Sequence[Source], ids: IntArray | None) -> Result:
         """Run the op on rows `ids` (None: all that the sources have in common)."""
@@ -37,8 +41,22 @@ class RoleWorker:
         """For a data role: rows `start` … of the data set's endless order; None: one epoch from there."""
         return Result(self._method("rows")(start, count), {})
 
+    def open(self, call: Call, sources: Sequence[Source], ids: IntArray | None) -> None:
+        """Begin a session of the op on rows `ids`."""
+        self._session = Session(self._rank, call, assemble(sources, ids))
+
+    def take(self, number: int, parts: int, by_prompt: bool) -> Result:
+        """The session's rows that are done next, as take `number` (from 1) of `parts`."""
+        if self._session is None:
+            raise InternalError(f"role `{self.setup.role.name}` was asked for rows of a session that is not open")
+        return self._session.take(number, parts, by_prompt=by_prompt)
+
     def move(self, kind: InstructionKind) -> None:
-        """Load, offload, or one half of a wake-up. A rank without halves wakes whole in the first."""
+        """Load, offload, one half of a wake-up, or what halts or ends a session. A rank without halves wakes whole in
+        the first."""
+        if kind is InstructionKind.CLOSE:
+            self._session = None
+            return
         apart = kind not in (InstructionKind.WAKE_WEIGHTS, InstructionKind.WAKE_CACHE) or hasattr(self._rank, kind)
         if apart:
             self._method(kind)()

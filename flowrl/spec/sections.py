@@ -25,6 +25,7 @@ from flowrl.spec.document import (
     Share,
     Steps,
     Strings,
+    Takes,
     Updates,
 )
 
@@ -237,6 +238,9 @@ class ScheduleDocument(Document):
     """Interrupt generation for new weights and continue. Default false."""
     when_stale: Literal["wait", "drop"] = "wait"
     """What happens to a sample older than max_lag. Default wait."""
+    takes: Takes = 1
+    """In how many parts, at most 8, responses are handed on as they are done, so that scoring elsewhere overlaps
+    generation. The largest divisor of the prompts up to that counts. Default 1: all at once."""
 
 
 class LayoutDocument(Document):

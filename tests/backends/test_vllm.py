@@ -140,6 +140,21 @@ def test_a_prompt_that_leaves_no_room_is_refused_and_the_engine_stays(engine: Vl
     assert rows.ragged("tokens").lengths.max() <= len(LONG) + 2
 
 
+@pytest.mark.parametrize("by_prompt", [False, True])
+def test_what_is_taken_in_parts_is_what_a_call_gives(engine: VllmGenerator, by_prompt: bool) -> None:
+    whole = rows_of(engine.call(call_of(samples=4), prompt_rows()))
+    of_id = dict(zip(whole.ids.tolist(), whole.ragged("tokens").rows(), strict=True))
+    engine.open(call_of(samples=4), prompt_rows())
+    parts = [rows_of(engine.take(number, 2, by_prompt=by_prompt)) for number in (1, 2)]
+    assert len(parts[0]) == len(whole) // 2
+    assert sorted(i for part in parts for i in part.ids.tolist()) == whole.ids.tolist()
+    for part in parts:
+        assert part.ids.tolist() == sorted(part.ids.tolist())
+        assert not by_prompt or set(np.unique(part.prompt_ids, return_counts=True)[1].tolist()) == {4}
+        for id, row in zip(part.ids.tolist(), part.ragged("tokens").rows(), strict=True):
+            np.testing.assert_array_equal(row, of_id[id])
+
+
 def test_the_cache_leaves_and_comes_back(engine: VllmGenerator) -> None:
     before = rows_of(engine.call(call_of(), prompt_rows()))
     engine.offload()

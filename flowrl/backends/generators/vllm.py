@@ -17,39 +17,22 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 import torch
 
 from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, Ragged
-from flowrl.backends.contract import Bytes, Call, Metrics, RankSetup, Result, TensorSpec
-from flowrl.backends.generators.hf import LENGTH, STOP, percentile, sample_ids
+from flowrl.backends.contract import Bytes, Call, RankSetup, Result, TensorSpec
+from flowrl.backends.generators.hf import sample_ids
+from flowrl.backends.generators.vllm_requests import Live, Sample, metrics_of
 from flowrl.backends.generators.vllm_settings import engine_arguments, engine_place, environment, is_cpu
 from flowrl.backends.seeds import sample_seed
 from flowrl.backends.text import Codec
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
 from flowrl.diag.near import near_names
 from flowrl.graph.params import GenerateParams
-
-
-@dataclass(slots=True)
-class _Sample:
-    """One request, and what came back."""
-
-    id: int
-    prompt: list[int]
-    response: list[int] = field(default_factory=list[int])
-    log_probs: list[float] = field(default_factory=list[float])
-    finish_reason: int = STOP
-
-    def take(self, output: Any, stopped: bool) -> None:
-        """`output`: vLLM's CompletionOutput with the log-prob of each sampled token."""
-        self.response = list(output.token_ids)
-        chosen = zip(self.response, output.logprobs, strict=True)
-        self.log_probs = [entry[token].logprob for token, entry in chosen]
-        self.finish_reason = LENGTH if output.finish_reason == "length" and not stopped else STOP
 
 
 class VllmGenerator:
@@ -62,6 +45,7 @@ class VllmGenerator:
         self._version = 0
         self._away: frozenset[str] = frozenset()
         self._broken: str | None = None
+        self._live: Live | None = None
         self._context: int = arguments["max_model_len"]
         self._codec = Codec(setup.model_folder, setup.model and setup.model.span)
         self._store = _name_ranks(setup) if setup.layout.tp > 1 else None
@@ -69,16 +53,35 @@ class VllmGenerator:
 
     def call(self, call: Call, batch: Batch) -> Result:
         """generate: prompt rows → samples. Ranks of one engine beyond its first give no rows."""
+        self.open(call, batch)
+        return self.take(1, 1, by_prompt=False)
+
+    def open(self, call: Call, batch: Batch) -> None:
+        """Hand the engine all requests of a call. As Streaming: it works on them while parts are waited for."""
         params = call.op.params
         if call.op.method != "generate" or not isinstance(params, GenerateParams):
             raise InternalError(f"a generator was asked to {call.op.method}")
         self._require_ready()
+        if self._live is not None:
+            raise InternalError("a session is open")
         samples = self._requests(call, params, batch)
         with self._breaking("generation"):
-            self._run(samples, call, params)
+            self._begin(samples, call, params)
+        self._live = Live(samples, params.stop, {str(sample.id): sample for sample in samples})
+
+    def take(self, number: int, parts: int, *, by_prompt: bool) -> Result:
+        live = self._live
+        if live is None:
+            raise InternalError("no session is open")
+        with self._breaking("generation"):
+            while live.waiting and not live.has(number, parts, by_prompt):
+                self._step(live)
+        samples = live.take(number, parts, by_prompt)
+        if number == parts:
+            self._live = None
         if self._setup.rank % self._setup.layout.tp:
             return Result(None, {})
-        return Result(self._columns(samples), _metrics(samples))
+        return Result(self._columns(samples), metrics_of(samples))
 
     def read_weights(self, manifest: Sequence[TensorSpec], buffer: Bytes, version: int) -> None:
         """As WeightTarget. Raises FlowError FR0850 or FR0851; the engine is unusable after either."""
@@ -144,7 +147,7 @@ class VllmGenerator:
         _forget_process_groups()
         gc.collect()
 
-    def _requests(self, call: Call, params: GenerateParams, batch: Batch) -> list[_Sample]:
+    def _requests(self, call: Call, params: GenerateParams, batch: Batch) -> list[Sample]:
         prompts = self._codec.encode_prompts(
             batch.objects("prompt"),
             batch.prompt_ids,
@@ -158,24 +161,24 @@ class VllmGenerator:
                 span = call.op.spans.get("max_context_tokens", call.op.span)
                 raise FlowError(diagnose("FR0849", span, role=self._setup.role.name, **facts))
         ids = sample_ids(batch, call.samples_per_prompt).tolist()
-        return [_Sample(one, prompts[row // call.samples_per_prompt].tolist()) for row, one in enumerate(ids)]
+        return [Sample(one, prompts[row // call.samples_per_prompt].tolist()) for row, one in enumerate(ids)]
 
-    def _run(self, samples: Sequence[_Sample], call: Call, params: GenerateParams) -> None:
-        waiting: dict[str, _Sample] = {}
+    def _begin(self, samples: Sequence[Sample], call: Call, params: GenerateParams) -> None:
         for sample in samples:
-            name = str(sample.id)
             seed = sample_seed(call.seed, call.op.id, sample.id)
             prompt = {"prompt_token_ids": sample.prompt}
-            self._engine.add_request(name, prompt, self._sampling(params, seed, len(sample.prompt)))
-            waiting[name] = sample
+            self._engine.add_request(str(sample.id), prompt, self._sampling(params, seed, len(sample.prompt)))
         self._engine.collective_rpc("flowrl_log_probs_of", args=(_whole_vocabulary(params),))
-        while waiting:
-            for output in self._engine.step():
-                stopped = self._holds_stop(output.outputs[0].token_ids, params.stop)
-                if stopped and not output.finished:
-                    self._engine.abort_request([output.request_id], internal=False)
-                if stopped or output.finished:
-                    waiting.pop(output.request_id).take(output.outputs[0], stopped)
+
+    def _step(self, live: Live) -> None:
+        for output in self._engine.step():
+            stopped = self._holds_stop(output.outputs[0].token_ids, live.stop)
+            if stopped and not output.finished:
+                self._engine.abort_request([output.request_id], internal=False)
+            if stopped or output.finished:
+                sample = live.waiting.pop(output.request_id)
+                sample.take(output.outputs[0], stopped)
+                live.done.append(sample)
 
     def _holds_stop(self, tokens: Sequence[int], stop: Sequence[str]) -> bool:
         """Whether the newest token has completed a stop string: it lies in so many tokens, each a byte at least."""
@@ -209,7 +212,7 @@ class VllmGenerator:
             output_kind=RequestOutputKind.CUMULATIVE if params.stop else RequestOutputKind.FINAL_ONLY,
         )
 
-    def _columns(self, samples: Sequence[_Sample]) -> Batch:
+    def _columns(self, samples: Sequence[Sample]) -> Batch:
         ids = np.asarray([s.id for s in samples], dtype=np.int64)
         lengths = np.asarray([len(s.prompt) + len(s.response) for s in samples], dtype=np.int64)
         mask = [np.arange(len(s.prompt) + len(s.response)) >= len(s.prompt) for s in samples]
@@ -357,19 +360,6 @@ def _whole_vocabulary(params: GenerateParams) -> float | None:
     """
     cut = params.top_p < 1.0 or params.top_k > 0
     return params.temperature if cut and params.temperature > 0 else None
-
-
-def _metrics(samples: Sequence[_Sample]) -> Metrics:
-    count = len(samples)
-    if not count:
-        return {}
-    tokens = sum(len(s.response) for s in samples)
-    truncated = sum(s.finish_reason == LENGTH for s in samples)
-    return {
-        "response_tokens": (tokens / count, float(count)),
-        "response_tokens_p99": (percentile([len(s.response) for s in samples], 0.99), float(count)),
-        "truncated": (truncated / count, float(count)),
-    }
 
 
 def _last_line(error: BaseException) -> str:

@@ -135,7 +135,7 @@ def _covering(instruction: Instruction, held: Mapping[str, Held], phases: Sequen
 def _work(instruction: Instruction) -> str | None:
     """What the instruction needs beside what its role holds; moves and checkpoints nothing."""
     match instruction.kind:
-        case InstructionKind.RUN:
+        case InstructionKind.RUN | InstructionKind.OPEN | InstructionKind.TAKE:
             return instruction.op
         case InstructionKind.SEND_WEIGHTS | InstructionKind.RECEIVE_WEIGHTS:
             return f"{instruction.kind} {instruction.edge}"

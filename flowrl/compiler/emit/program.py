@@ -16,10 +16,11 @@ from flowrl.compiler.emit.instructions import Draft, drafts
 from flowrl.compiler.emit.ledger import check_ledger
 from flowrl.compiler.emit.order import in_order
 from flowrl.compiler.emit.residency import staged_roles, with_residency
+from flowrl.compiler.emit.sessions import with_sessions
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Graph
 from flowrl.plan.plan import Memory, Pool, StageRun
-from flowrl.program.check import check
+from flowrl.program.check import check, is_live
 from flowrl.program.program import Channel, ChannelKind, Instruction, Program, Stream
 
 
@@ -37,11 +38,19 @@ def emit(
     ordered = in_order(drafts(graph, pools, run), graph)
     streams = _streams(ordered, pools, staged_roles(memory))
     channels = channels_between(graph, ordered)
-    program = _joined(streams, (*channels, *join_apart(streams, channels)))
+    program = _in_parts(graph, streams, (*channels, *join_apart(streams, channels)))
     check(program)
     if memory:
         check_ledger(program, graph, pools, memory, fits=fits)
     return program
+
+
+def _in_parts(graph: Graph, streams: Sequence[Stream], channels: Sequence[Channel]) -> Program:
+    """The program with its sessions. Parts that go in turn through the ops of a lane may wait for what stands behind
+    them; then each op does all of its parts before the next."""
+    takes = graph.schedule.takes
+    program = _joined(*with_sessions(graph, streams, channels, takes))
+    return program if is_live(program) else _joined(*with_sessions(graph, streams, channels, takes, in_turn=False))
 
 
 def _require_lowered(graph: Graph) -> None:

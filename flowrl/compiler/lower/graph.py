@@ -73,7 +73,8 @@ def lower_stage(spec: FlowSpec, index: int) -> Graph:
             max_lag=document.schedule.max_lag,
             partial_rollout=document.schedule.partial_rollout,
             when_stale=document.schedule.when_stale,
-            spans=stage.written_keys("schedule", keys=("max_lag", "partial_rollout", "when_stale")),
+            takes=document.schedule.takes,
+            spans=stage.written_keys("schedule", keys=("max_lag", "partial_rollout", "when_stale", "takes")),
         ),
     )
 

@@ -12,7 +12,8 @@ from itertools import chain
 from msgspec.structs import replace
 
 from flowrl.diag.diagnostic import InternalError
-from flowrl.graph.graph import Graph
+from flowrl.graph.graph import Graph, Op
+from flowrl.graph.params import DataParams, UpdateParams
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
 from flowrl.placement.cost.ledger import evaluate
@@ -21,8 +22,10 @@ from flowrl.placement.cost.workload import Workload
 from flowrl.placement.request import PlacementRequest
 from flowrl.placement.sync.edge import sync_of
 from flowrl.placement.time.ops import Lines, OpTime
+from flowrl.placement.time.takes import opened_lines, take_shares, taken_lines
 from flowrl.plan.plan import Decision, LedgerLine, Pool, Work
-from flowrl.program.program import Instruction, InstructionKind, Program
+from flowrl.program.program import SESSION, Instruction, InstructionKind, Program
+from flowrl.program.sessions import by_prompt
 
 
 def durations(
@@ -55,8 +58,9 @@ def work_of(program: Program, lines: Mapping[str, tuple[LedgerLine, ...]]) -> tu
 
 
 def _same(instruction: Instruction) -> tuple[str, ...]:
-    """Equal for instructions that take the same time."""
-    return (instruction.kind, instruction.role, instruction.op or "", instruction.edge or "")
+    """Equal for instructions that take the same time. Takes differ: the last of a call's rows are few and long."""
+    part = str(instruction.firing) if instruction.kind is InstructionKind.TAKE else ""
+    return (instruction.kind, instruction.role, instruction.op or "", instruction.edge or "", part)
 
 
 def duration_lines(
@@ -80,24 +84,54 @@ def duration_lines(
     }
     found: dict[str, tuple[LedgerLine, ...]] = {}
     cache: dict[tuple[str, ...], Lines] = {}
+    of_parts: dict[int, OpTime] = {1: times}
     for instruction in chain.from_iterable(stream.instructions for stream in program.streams):
         key = _same(instruction)
         if key not in cache:
-            cache[key] = _lines(instruction, graph, times, placed)
+            parts = _parts(instruction, graph)
+            if parts not in of_parts:
+                of_parts[parts] = OpTime(Workload(_part_of(graph, parts), shapes, request), pools, cluster)
+            share = _share(instruction, program, times, placed.get(instruction.role))
+            cache[key] = _lines(instruction, graph, of_parts[parts], placed, share)
         found[instruction.id] = tuple(cache[key])
     return found
 
 
-def _lines(instruction: Instruction, graph: Graph, times: OpTime, placed: Mapping[str, Placed]) -> Lines:
+def _parts(instruction: Instruction, graph: Graph) -> int:
+    """In how many parts the op of a run is done, one of which this is; the minibatches of an update are no parts."""
+    if instruction.kind is not InstructionKind.RUN or instruction.op is None:
+        return 1
+    return 1 if isinstance(graph.op(instruction.op).params, UpdateParams) else instruction.firings
+
+
+def _part_of(graph: Graph, parts: int) -> Graph:
+    """A step with the prompts of one part."""
+    prompts = graph.step.prompts
+
+    def fewer(op: Op) -> Op:
+        if not isinstance(op.params, DataParams) or op.params.prompts != prompts:
+            return op
+        return replace(op, params=replace(op.params, prompts=prompts // parts))
+
+    return replace(graph, ops=tuple(map(fewer, graph.ops)), step=replace(graph.step, prompts=prompts // parts))
+
+
+def _lines(instruction: Instruction, graph: Graph, times: OpTime, placed: Mapping[str, Placed], share: float) -> Lines:
     here = placed.get(instruction.role)
-    if instruction.kind is InstructionKind.RUN:
+    if instruction.kind in (InstructionKind.RUN, InstructionKind.OPEN, InstructionKind.TAKE):
         if instruction.op is None:
             raise InternalError(f"`{instruction.id}` names no op")
-        op = graph.op(instruction.op)
+        op = times.work.graph.op(instruction.op)
         if times.work.interaction(op):
-            return times.together(op, placed)
-        return times.on_devices(here, op) if here is not None else times.host(op)
-    if here is None or here.shape is None:
+            whole = times.together(op, placed)
+        else:
+            whole = times.on_devices(here, op) if here is not None else times.host(op)
+        if instruction.kind is InstructionKind.RUN:
+            return whole
+        if instruction.kind is InstructionKind.OPEN:
+            return opened_lines(whole)
+        return taken_lines(whole, share, f"share of take {instruction.firing + 1} of {instruction.firings}")
+    if here is None or here.shape is None or instruction.kind in SESSION:
         return []
     match instruction.kind:
         case InstructionKind.SEND_WEIGHTS | InstructionKind.RECEIVE_WEIGHTS:
@@ -108,6 +142,15 @@ def _lines(instruction: Instruction, graph: Graph, times: OpTime, placed: Mappin
             return _half_awake(instruction.kind, times.move_state(here))
         case _:
             return times.move_state(here)
+
+
+def _share(instruction: Instruction, program: Program, times: OpTime, here: Placed | None) -> float:
+    """Of a take: the part of its call's seconds that it adds. All parts of a session take as long as the whole call."""
+    if instruction.kind is not InstructionKind.TAKE or here is None or here.shape is None or instruction.op is None:
+        return 1.0 / instruction.firings
+    op = times.work.graph.op(instruction.op)
+    whole_prompts = by_prompt(times.work.graph, program.instructions, op.id)
+    return take_shares(times, here, op, instruction.firings, by_prompt=whole_prompts)[instruction.firing]
 
 
 def _half_awake(kind: InstructionKind, whole: Lines) -> Lines:

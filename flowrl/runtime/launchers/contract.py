@@ -57,6 +57,8 @@ class Work:
     prompt_start: int = 0
     """For a data op: the position in the data set's order where this step's prompts start."""
     prompt_count: int | None = None
+    by_prompt: bool = False
+    """For take: whether whole prompts are handed on."""
     version: int = 0
     """For send_weights and receive_weights: the policy version that travels."""
     folder: Path | None = None

@@ -19,9 +19,9 @@ from flowrl.program.program import MOVES, ChannelKind, InstructionKind
 from flowrl.runtime.assemble import Source
 from flowrl.runtime.checkpoint import weights_file
 from flowrl.runtime.launchers.contract import Completion, Part, Work
-from flowrl.runtime.setups import RoleSetup, call_of, is_data_call, model_folders, role_setups
+from flowrl.runtime.setups import RoleSetup, call_of, is_data_call, model_folders, role_setups, take_of
 from flowrl.runtime.weights import LocalBuffer, buffer_bytes
-from flowrl.runtime.worker import MakeRank, RoleWorker, part_of, rows_with
+from flowrl.runtime.worker import ENDS, MakeRank, RoleWorker, part_of, rows_with
 
 _AXES = ("dp", "tp", "pp", "cp")
 
@@ -80,7 +80,9 @@ class InlineLauncher:
     def _do(self, work: Work) -> Outcome:
         verbs: dict[InstructionKind, Callable[[RoleWorker, Work], Outcome]] = {
             InstructionKind.RUN: self._run,
-            **dict.fromkeys(MOVES, _move),
+            InstructionKind.OPEN: self._open,
+            InstructionKind.TAKE: _take,
+            **dict.fromkeys((*MOVES, *ENDS), _move),
             InstructionKind.SEND_WEIGHTS: self._send,
             InstructionKind.RECEIVE_WEIGHTS: self._receive,
             InstructionKind.SAVE: self._save,
@@ -97,6 +99,11 @@ class InlineLauncher:
             result = worker.run(call_of(self._stage, work), _sources(work), ids)
         parts = () if result.batch is None else (part_of(result.batch, result.batch),)
         return parts, result.metrics
+
+    def _open(self, worker: RoleWorker, work: Work) -> Outcome:
+        assert self._stage is not None
+        worker.open(call_of(self._stage, work), _sources(work), None if work.rank_ids is None else work.rank_ids[0])
+        return (), {}
 
     def _send(self, worker: RoleWorker, work: Work) -> Outcome:
         edge = work.firing.instruction.edge
@@ -147,6 +154,11 @@ class InlineLauncher:
         channels = self._stage.programs.channels
         waiting = [c.capacity for c in channels if c.kind is ChannelKind.WEIGHTS and c.edge == edge]
         return max(waiting, default=1) + 1
+
+
+def _take(worker: RoleWorker, work: Work) -> Outcome:
+    result = worker.take(*take_of(work))
+    return () if result.batch is None else (part_of(result.batch, result.batch),), result.metrics
 
 
 def _move(worker: RoleWorker, work: Work) -> Outcome:

@@ -33,6 +33,7 @@ from flowrl.runtime.launchers.ray_cluster import (
     actor_options,
     connect,
     import_ray,
+    is_alive,
     on_cpu,
     release,
     reserve,
@@ -40,8 +41,9 @@ from flowrl.runtime.launchers.ray_cluster import (
 )
 from flowrl.runtime.launchers.ray_weights import Ranks, WeightEdges
 from flowrl.runtime.metrics import merge
-from flowrl.runtime.setups import RoleSetup, call_of, is_data_call, located, model_folders, role_setups
-from flowrl.runtime.worker import MakeRank
+from flowrl.runtime.records import READS
+from flowrl.runtime.setups import RoleSetup, call_of, is_data_call, located, model_folders, role_setups, take_of
+from flowrl.runtime.worker import ENDS, MakeRank
 
 START_SECONDS = 600.0
 """Most that ranks may take to load models and engines."""
@@ -205,7 +207,7 @@ class RayLauncher:
     def _fly(self, work: Work) -> _Flight:
         instruction = work.firing.instruction
         flight = _Flight(work, {}, began_seconds=time.monotonic())
-        if instruction.kind is InstructionKind.RUN:
+        if instruction.kind in READS:
             self._run(work, flight)
             return flight
         for rank, reference in enumerate(self._calls(work, instruction)):
@@ -219,10 +221,17 @@ class RayLauncher:
             outcome, rows = actors[0].rows.options(num_returns=2).remote(work.prompt_start, work.prompt_count)
             flight.pending[outcome], flight.rows[0] = 0, rows
             return
-        call = call_of(self._stage, work)
+        call, kind = call_of(self._stage, work), work.firing.instruction.kind
         for rank, actor in enumerate(actors):
+            if kind is InstructionKind.TAKE:
+                outcome, flight.rows[rank] = actor.take.options(num_returns=2).remote(*take_of(work))
+                flight.pending[outcome] = rank
+                continue
             ids = None if work.rank_ids is None else work.rank_ids[rank]
             slots, batches = _slots(work.inputs, ids)
+            if kind is InstructionKind.OPEN:
+                flight.pending[actor.open.remote(call, slots, ids, *batches)] = rank
+                continue
             outcome, rows = actor.run.options(num_returns=2).remote(call, slots, ids, *batches)
             flight.pending[outcome], flight.rows[rank] = rank, rows
 
@@ -233,7 +242,7 @@ class RayLauncher:
             return edges.send(edge, work.version)
         if instruction.kind is InstructionKind.RECEIVE_WEIGHTS:
             return edges.receive(edge, work.version)
-        if instruction.kind in MOVES:
+        if instruction.kind in (*MOVES, *ENDS):
             return [actor.move.remote(instruction.kind) for actor in ranks.actors]
         if work.folder is None:
             raise InternalError(f"`{instruction.id}` has no folder")
@@ -320,7 +329,7 @@ class RayLauncher:
         processes, self._processes = self._processes, []
         deadline = time.monotonic() + KILL_SECONDS
         while processes and time.monotonic() < deadline:
-            processes = [process for process in processes if _is_alive(process)]
+            processes = [process for process in processes if is_alive(process)]
             time.sleep(0.02)
         for process in processes:
             with suppress(ProcessLookupError):
@@ -339,14 +348,6 @@ def _who_of(role: str, ranks: Sequence[int | None]) -> str:
         return f"{len(ranks)} ranks"
     more = f" and {len(ranks) - NAMED} more" if len(ranks) > NAMED else ""
     return f"`{role}`, ranks {', '.join(str(rank) for rank in ranks[:NAMED])}{more}"
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def _remote(actor: type, options: dict[str, Any], *arguments: Any) -> Any:

@@ -95,14 +95,19 @@ class RankActor:
         return self._timed(make)[0]
 
     def run(self, call: Call, slots: Sequence[Slot], ids: IntArray | None, *batches: Batch) -> tuple[Outcome, Any]:
-        sources = [Source(s.slot, s.field, tuple(batches[i] for i in s.batches), s.by_prompt) for s in slots]
-        return self._rows_of(lambda: self._role.run(call, sources, ids))
+        return self._rows_of(lambda: self._role.run(call, _sources(slots, batches), ids))
+
+    def open(self, call: Call, slots: Sequence[Slot], ids: IntArray | None, *batches: Batch) -> Outcome:
+        return self._timed(lambda: self._role.open(call, _sources(slots, batches), ids))[0]
+
+    def take(self, number: int, parts: int, by_prompt: bool) -> tuple[Outcome, Any]:
+        return self._rows_of(lambda: self._role.take(number, parts, by_prompt))
 
     def rows(self, start: int, count: int | None) -> tuple[Outcome, Any]:
         return self._rows_of(lambda: self._role.rows(start, count))
 
     def move(self, kind: InstructionKind) -> Outcome:
-        """Load, offload, or one half of a wake-up."""
+        """Load, offload, one half of a wake-up, or what halts or ends a session."""
         return self._timed(lambda: self._role.move(kind))[0]
 
     def save(self, folder: Path) -> Outcome:
@@ -192,6 +197,10 @@ class RankActor:
         except Exception as failure:
             value, error = None, _portable(failure, self._rank)
         return Outcome(started, time.monotonic() - started, error=error), value
+
+
+def _sources(slots: Sequence[Slot], batches: Sequence[Batch]) -> list[Source]:
+    return [Source(s.slot, s.field, tuple(batches[i] for i in s.batches), s.by_prompt) for s in slots]
 
 
 class Clerk:

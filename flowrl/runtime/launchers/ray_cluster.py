@@ -141,6 +141,14 @@ def actor_options(group: PoolGroup | None, rank: int, roles: int) -> dict[str, A
     return options | {"resources": {group.resource: share}}
 
 
+def is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def _reserve(plan: Plan, pool: Pool) -> PoolGroup:
     import ray
     from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group

@@ -258,6 +258,7 @@ CASES: Mapping[str, tuple[str, str, Any]] = {
     "ScheduleDocument.max_lag": ("rl", "schedule/max_lag", 2),
     "ScheduleDocument.partial_rollout": ("rl", "schedule/partial_rollout", True),
     "ScheduleDocument.when_stale": ("rl", "schedule/when_stale", "drop"),
+    "ScheduleDocument.takes": ("rl", "schedule/takes", 4),
     "ScorerRole.backend": ("rl", "roles/reference/backend", "hf"),
     "ScorerRole.inputs": ("rl", "roles/reference/inputs", {"tokens": "actor_infer.tokens"}),
     "ScorerRole.engine": ("rl", "roles/reference/engine", {"offload": True}),
