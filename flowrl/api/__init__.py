@@ -15,6 +15,7 @@ from flowrl.api.diff import diff_files, diff_with
 from flowrl.api.explain import open_number, plan_of
 from flowrl.api.fix import MOST_ROUNDS, Fixed, fix_once, joined
 from flowrl.api.graphs import STOPS, graphs_after
+from flowrl.api.helps import helps
 from flowrl.api.init import init, presets
 from flowrl.api.keys import Key, find_keys, near_keys
 from flowrl.api.measure import measure_machine, profile_of
@@ -25,6 +26,7 @@ from flowrl.api.sweep import sweep
 from flowrl.api.why_not import why_not
 from flowrl.compiler.lower.effects import idle
 from flowrl.diag.diagnostic import FlowError
+from flowrl.explain.helps import Helps
 from flowrl.explain.moves import Replan
 from flowrl.explain.sweep import Sweep
 from flowrl.graph.graph import Graph
@@ -35,6 +37,7 @@ from flowrl.plan.io import dumps, loads
 from flowrl.plan.plan import Flags, Plan
 from flowrl.report.calibrated import render_calibration
 from flowrl.report.diff import diff_json, render_diff
+from flowrl.report.helps import render_helps
 from flowrl.report.opened import render_opened
 from flowrl.report.replan import render_replan, replan_json
 from flowrl.report.scatter import plot_sweep
@@ -176,6 +179,7 @@ __all__ = [
     "STOPS",
     "Checked",
     "Fixed",
+    "Helps",
     "Key",
     "PlanDiff",
     "Replan",
@@ -193,6 +197,7 @@ __all__ = [
     "find_keys",
     "fix",
     "graphs_after",
+    "helps",
     "init",
     "load",
     "load_profile",
@@ -209,6 +214,7 @@ __all__ = [
     "render",
     "render_calibration",
     "render_diff",
+    "render_helps",
     "render_opened",
     "render_replan",
     "render_sweep",

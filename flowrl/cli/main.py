@@ -15,6 +15,7 @@ from msgspec import to_builtins
 
 from flowrl import __version__
 from flowrl.cli.group import FlowGroup, NothingChosen, UnknownName, code_of, run_group, voice_of
+from flowrl.cli.helps import helps_option, refuse_beside, tell_helps
 from flowrl.cli.moves import from_option, tell_replan
 from flowrl.cli.numbers import calibrate, profile
 from flowrl.cli.options import (
@@ -112,6 +113,7 @@ def check(
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--against", type=click.Path(dir_okay=False, path_type=Path), metavar="PLAN", help="Print what differs.")
 @from_option
+@helps_option
 @exit_code_option
 @cluster_option
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan here as JSON.")
@@ -124,6 +126,7 @@ def plan(
     file: Path,
     against: Path | None,
     kept: Path | None,
+    helps: bool,
     exit_code: bool,
     cluster: str | None,
     output: Path | None,
@@ -134,7 +137,7 @@ def plan(
     """Say what runs, where, when, whether it fits and why. Needs no GPU and no weights.
 
     With --against, what differs from the plan of an earlier plan.json; with --from, what moves from it and when that
-    has paid off.
+    has paid off; with --helps, what else was planned to save time, and what it would save.
     """
     from flowrl import api
 
@@ -142,6 +145,8 @@ def plan(
         raise click.UsageError("--from and --against exclude each other", context)
     if exit_code and against is None:
         raise click.UsageError("--exit-code goes with --against", context)
+    if helps:
+        refuse_beside(context, against, kept)
     voice = voice_of(context)
     made = api.plan(file, sets=sets, cluster=cluster, profile=profile)
     if output is not None:
@@ -153,13 +158,16 @@ def plan(
         tell_diff(voice, found)
         voice.diagnostics(made.diagnostics)
     elif kept is not None and made.verdict != "infeasible":
-        tell_replan(voice, api.replan(kept, made, file, sets, profile), made.diagnostics)
-    elif voice.json:
+        found_moves = api.replan(kept, made, file, sets, profile)
+        tell_replan(voice, found_moves, made.diagnostics, as_flags(cluster, sets))
+    elif voice.json and not helps:
         voice.data(api.dumps(made).decode())
-    else:
+    elif not voice.json:
         flags = as_flags(cluster, sets)
         voice.data(api.render(made, voice.width, has_color(sys.stdout), is_ascii(sys.stdout), flags))
         voice.diagnostics(made.diagnostics)
+    if helps and made.verdict != "infeasible" and not voice.sarif:
+        tell_helps(voice, api.helps(made, file, sets, cluster, profile))
     differs = exit_code and found is not None and found.differs
     context.exit(INFEASIBLE if made.verdict == "infeasible" else DIFFERS if differs else 0)
 

@@ -101,3 +101,15 @@ def test_a_question_is_shown_where_it_is_wrong(job: Path, capsys: Printed) -> No
     assert lines[2] == "1 │ critic on pool rollouts"
     assert lines[3].startswith("  │                ^^^^^^^^ `rollouts` is no pool of this plan")
     assert "a pool with a near name exists: `rollout`" in lines[4]
+
+
+def test_helps_are_told_after_the_plan_or_in_its_place(job: Path, capsys: Printed) -> None:
+    assert call("plan", "ppo_7b.yaml", "--helps") == 0
+    text = capsys.readouterr().out
+    assert " HELPS   bound by actor_infer.generate → " in text
+    assert "step ≈" in text
+    assert call("plan", "ppo_7b.yaml", "--helps", "--format", "json") == 0
+    (stage,) = json.loads(capsys.readouterr().out)
+    assert stage["text"].split(";")[0] in " ".join(text.split())
+    assert call("plan", "ppo_7b.yaml", "--helps", "--against", "plan.json") == 2
+    assert "--helps goes with neither --against nor --from" in capsys.readouterr().err
