@@ -18,7 +18,7 @@ from flowrl.placement.search.clock import LEAVES, STAGED, STAYS, Clock
 from flowrl.placement.search.stays import RoleStays, Stay
 from flowrl.placement.time.fast_step import Pair
 from flowrl.placement.time.step import Home
-from flowrl.plan.plan import Pool
+from flowrl.plan.plan import Pool, RolePlacement
 
 MOST_NODES = 20_000
 """Half-made choices of one leaf that are looked at."""
@@ -81,19 +81,34 @@ class Leaves:
     stays: RoleStays
     count: Count = field(default_factory=Count)
 
-    def settle(self, pitches: Sequence[Pitch], most_seconds: float, most_nodes: int | None = None) -> Settled | None:
+    def settle(
+        self,
+        pitches: Sequence[Pitch],
+        most_seconds: float,
+        most_nodes: int | None = None,
+        recompute: Mapping[str, str] | None = None,
+    ) -> Settled | None:
         """The first of the quickest choices whose step is shorter than `most_seconds` (of equal ones not), or None.
-        With `most_nodes` the best of so many that are looked at, which proves nothing."""
-        return _Search(self, pitches, most_seconds, most_nodes).run()
+        With `most_nodes` the best of so many that are looked at, which proves nothing. `recompute`: by role, where it
+        is given."""
+        return _Search(self, pitches, most_seconds, most_nodes, recompute or {}).run()
 
 
 class _Search:
     """One depth-first search."""
 
-    def __init__(self, leaves: Leaves, pitches: Sequence[Pitch], most_seconds: float, most_nodes: int | None) -> None:
+    def __init__(
+        self,
+        leaves: Leaves,
+        pitches: Sequence[Pitch],
+        most_seconds: float,
+        most_nodes: int | None,
+        recompute: Mapping[str, str],
+    ) -> None:
         self.leaves, self.pitches, self.most = leaves, pitches, most_seconds
         self.left, self.must_prove = most_nodes or MOST_NODES, most_nodes is None
         self.costs, self.clock, self.stays = leaves.stays.costs, leaves.clock, leaves.stays
+        self._recompute = recompute
         self.chosen: list[list[Stay]] = [[] for _ in pitches]
         self.best: list[list[Stay]] | None = None
         self.firing, self.moves = list(self.clock.blank), list(self.clock.unmoved)
@@ -139,7 +154,7 @@ class _Search:
             each.quick = quick
             self._put(each, quick)
             if self.costs.partners(each.role).isdisjoint(pitch.roles):
-                each.stays = self.stays.of(each.role, pitch.site, (), alone=each.alone)
+                each.stays = self._stays(each, ())
                 if not each.stays:
                     return False
                 each.left = min(stay.left for stay in each.stays)
@@ -148,6 +163,11 @@ class _Search:
         for each in self.order:
             self._reset(each)
         return not self._is_long({})
+
+    def _stays(self, each: _Open, beside: Sequence[RolePlacement]) -> tuple[Stay, ...]:
+        found = self.stays.of(each.role, self.pitches[each.pool].site, beside, alone=each.alone)
+        wanted = self._recompute.get(each.role)
+        return found if wanted is None else tuple(stay for stay in found if stay.entry.recompute == wanted)
 
     def _thin(self, pool: int) -> bool:
         """Drop stays for which the others of the pool have no room whatever they choose; False if none is left."""
@@ -191,9 +211,7 @@ class _Search:
         each = self.order[level]
         mine, site = self.chosen[each.pool], self.pitches[each.pool].site
         left = sum(o.left for o in self.order[level + 1 :] if o.pool == each.pool)
-        entries = [stay.entry for stay in mine]
-        stays = each.stays or self.stays.of(each.role, site, entries, alone=each.alone)
-        for stay in stays:
+        for stay in each.stays or self._stays(each, [stay.entry for stay in mine]):
             if self.left <= 0:
                 self.leaves.count.cut_short |= self.must_prove
                 break

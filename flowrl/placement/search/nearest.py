@@ -1,7 +1,7 @@
 """The placement that is nearest to fitting, where none fits: every role squeezed as far as it goes.
 
-Takes Pitches; gives pools. Each role in turn takes the choice with which the fullest device of its pool is over its
-limit by the least, until nothing changes.
+Takes Pitches; gives pools. Each role takes the choice that holds least on a device; with several rounds, then in turn
+the one with which the fullest device of its pool is over its limit by the least, until nothing changes.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from flowrl.placement.search.stays import RoleStays
 from flowrl.plan.plan import Pool, RolePlacement
 
 MOST_ROUNDS = 3
+"""Where nothing fits; of a way that is only told of, none."""
 
 
-def squeezed(stays: RoleStays, pitches: Sequence[Pitch]) -> tuple[tuple[Pool, ...], bool] | None:
+def squeezed(stays: RoleStays, pitches: Sequence[Pitch], rounds: int = 0) -> tuple[tuple[Pool, ...], bool] | None:
     """Pools with choices, and whether some rank has no row; None if some role has no legal layout there."""
     pools: list[Pool] = []
     for pitch in pitches:
-        entries = _entries(stays, pitch)
+        entries = _entries(stays, pitch, rounds)
         if entries is None:
             return None
         device = pitch.group.device.name
@@ -28,12 +29,12 @@ def squeezed(stays: RoleStays, pitches: Sequence[Pitch]) -> tuple[tuple[Pool, ..
     return tuple(pools), any(stays.starves(entry) for pool in pools for entry in pool.roles)
 
 
-def _entries(stays: RoleStays, pitch: Pitch) -> list[RolePlacement] | None:
+def _entries(stays: RoleStays, pitch: Pitch, rounds: int) -> list[RolePlacement] | None:
     menus = [_menu(stays, role, pitch) for role in pitch.roles]
     if not all(menus):
         return None
     chosen = [min(menu, key=lambda entry: _peak(stays, entry, pitch.site)) for menu in menus]
-    for _ in range(MOST_ROUNDS):
+    for _ in range(rounds):
         before = list(chosen)
         for place, menu in enumerate(menus):
             tries = [[*chosen[:place], entry, *chosen[place + 1 :]] for entry in menu]

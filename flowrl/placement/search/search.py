@@ -147,6 +147,7 @@ class _Search:
             self._refuse_slow()
         if not self.settler.tried and only is None and self.request.mode is not Mode.POOLS:
             self.settler.settle_some()
+        self.settler.squeeze()
         near = min(self.settler.tried.values(), key=Candidate.rank, default=None)
         if near is None:
             raise FlowError(self._uncopied() or nothing_left(self.graph, self.cluster, self.request))

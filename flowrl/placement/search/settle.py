@@ -18,7 +18,7 @@ from flowrl.placement.search.candidate import Candidate, Draft, Laid, Option
 from flowrl.placement.search.clock import Clock
 from flowrl.placement.search.floors import Floors
 from flowrl.placement.search.leaf import Leaves, Pitch
-from flowrl.placement.search.nearest import squeezed
+from flowrl.placement.search.nearest import MOST_ROUNDS, squeezed
 from flowrl.placement.search.objective import WORST, Objective, Score
 from flowrl.placement.search.sizes import Places, shape_of
 from flowrl.placement.search.stays import RoleStays
@@ -26,7 +26,7 @@ from flowrl.placement.search.ways import Part, Ways, group_size
 from flowrl.placement.time.step import step_seconds
 from flowrl.plan.plan import Memory, Pool
 
-MOST_NODES_TOLD = 200
+MOST_NODES_TOLD = 100
 """Choices of a way that is worked out to be told of, however slow it is."""
 
 
@@ -158,8 +158,15 @@ class Settler:
         if candidate.usable and score < self.score:
             self.best, self.score = candidate, score
 
-    def _near(self, option: Option) -> Candidate | None:
-        found = squeezed(self.stays, self._pitches(option))
+    def squeeze(self) -> None:
+        """Bring every way that was tried as near to fitting as its roles' choices allow."""
+        for label, candidate in list(self.tried.items()):
+            near = self._near(candidate.option, MOST_ROUNDS)
+            if near is not None and near.rank() < candidate.rank():
+                self.tried[label] = near
+
+    def _near(self, option: Option, rounds: int = 0) -> Candidate | None:
+        found = squeezed(self.stays, self._pitches(option), rounds)
         return None if found is None else self._candidate(option, found[0], starved=found[1])
 
     def _needed(self, pools: Sequence[Pool]) -> tuple[Memory, ...]:
@@ -190,10 +197,10 @@ class Settler:
         return found
 
     def _with_recompute(self, option: Option, recompute: Mapping[str, str]) -> Candidate | None:
-        stays = RoleStays(self.costs, self.stays.choices, self.stays.layouts, recompute)
         pitches = self._pitches(option)
-        settled = Leaves(self.leaves.clock, stays).settle(pitches, inf, MOST_NODES_TOLD)
+        settled = self.leaves.settle(pitches, inf, MOST_NODES_TOLD, recompute)
         if settled is not None:
             return self._candidate(option, settled.pools)
+        stays = RoleStays(self.costs, self.stays.choices, self.stays.layouts, recompute)
         near = squeezed(stays, pitches)
         return None if near is None else self._candidate(option, near[0], starved=near[1])

@@ -77,7 +77,7 @@ class Places:
         devices, and evenly on the fewest nodes, where more of its neighbours share one."""
         first, each = self.alone(group, count), self.groups[group].devices_per_node
         nodes = -(-count // each)
-        if count % each == 0 or nodes == 1:
+        if count % each == 0 or nodes == 1 or group_size(self.groups[group]) > EVERY_SIZE:
             return (first,)
         more, rest = divmod(count, nodes)
         return first, (group, (more + 1,) * rest + (more,) * (nodes - rest))
@@ -86,10 +86,16 @@ class Places:
         """Some devices of this shape."""
         found = self._sites.get(shape)
         if found is None:
-            group = self.groups[shape[0]]
-            runs = [(node, 0, count) for node, count in enumerate(shape[1])]
-            found = self._sites[shape] = self._site("pool", group, named(self.cluster, group, runs))
+            count = sum(shape[1])
+            found = self._sites[shape] = (
+                self.costs.site_of(shape[0], count) if shape == self.alone(shape[0], count) else self._named(shape)
+            )
         return found
+
+    def _named(self, shape: Shape) -> Site:
+        group = self.groups[shape[0]]
+        devices = named(self.cluster, group, [(node, 0, count) for node, count in enumerate(shape[1])])
+        return self.costs.site(Pool(name="pool", devices=devices, device=group.device.name, roles=()))
 
     def devices(self, wanted: Sequence[tuple[str, int]], order: Sequence[int] | None = None) -> list[tuple[str, ...]]:
         """Their names; the largest pool first unless `order` says otherwise."""
@@ -99,9 +105,6 @@ class Places:
         for place, runs in zip(order, taken, strict=True):
             found[place] = named(self.cluster, self.groups[wanted[place][0]], runs)
         return found
-
-    def _site(self, name: str, group: NodeGroup, devices: tuple[str, ...]) -> Site:
-        return self.costs.site(Pool(name=name, devices=devices, device=group.device.name, roles=()))
 
 
 def cluster_sizes(cluster: Cluster) -> dict[str, tuple[int, ...]]:
