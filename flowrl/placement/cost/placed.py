@@ -41,6 +41,18 @@ def sides(graph: Graph) -> tuple[tuple[str, ...], ...]:
     return tuple(found)
 
 
+def _no_names() -> dict[object, Mapping[str, Given]]:
+    return {}
+
+
+def _no_lines() -> dict[object, list[LedgerLine]]:
+    return {}
+
+
+def _nothing() -> dict[object, Any]:
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
     """One role in one pool."""
@@ -71,15 +83,12 @@ class Placed:
     """Devices of the pool."""
     linked: int = field(default=0, init=False, compare=False)
     """`linked_devices` of the pool."""
-    names: dict[object, Mapping[str, Given]] = field(
-        default_factory=dict[object, Mapping[str, Given]], init=False, compare=False, repr=False
-    )
-    """Of formulas, once they were worked out: `model_inputs` and the like ask for the same ones dozens of times."""
-    lines: dict[object, list[LedgerLine]] = field(
-        default_factory=dict[object, list[LedgerLine]], init=False, compare=False, repr=False
-    )
-    """Pieces of what it holds that several moments have in common."""
-    kept: dict[object, Any] = field(default_factory=dict[object, Any], init=False, compare=False, repr=False)
+    names: dict[object, Mapping[str, Given]] = field(default_factory=_no_names, init=False, compare=False, repr=False)
+    """Of formulas, once they were worked out: `model_inputs` and the like ask for the same ones dozens of times. They
+    depend on the role, its layout and its devices, not on recomputation and micro-batches."""
+    lines: dict[object, list[LedgerLine]] = field(default_factory=_no_lines, init=False, compare=False, repr=False)
+    """Lines that several moments have in common, and that depend on the same."""
+    kept: dict[object, Any] = field(default_factory=_nothing, init=False, compare=False, repr=False)
     """What depends on the role and its kind of devices alone, once it was worked out."""
 
     def __post_init__(self) -> None:
@@ -89,7 +98,8 @@ class Placed:
 
     def elsewhere(self, pool: Pool, entry: RolePlacement, where: str, shared: bool, count: int, linked: int) -> Placed:
         """The same role as `entry` says, on other devices of the same kind, which need no names: `count` of them, of
-        which `linked` talk by links. `where`: the origin of its layout."""
+        which `linked` talk by links. `where`: the origin of its layout. In the same layout on as many devices it has
+        all names of formulas that are known."""
         found = Placed(
             role=self.role,
             pool=pool,
@@ -112,6 +122,10 @@ class Placed:
         object.__setattr__(found, "count", count)
         object.__setattr__(found, "linked", linked)
         object.__setattr__(found, "kept", self.kept)
+        key = ("layout", entry.layout, where, shared, count, linked)
+        names, lines = self.kept.setdefault(key, (found.names, found.lines))
+        object.__setattr__(found, "names", names)
+        object.__setattr__(found, "lines", lines)
         return found
 
     @property

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flowrl.placement.cost.ledger import Given, Inputs, line
+from flowrl.placement.cost.ledger import Given, Inputs, are_whole, line
 from flowrl.placement.cost.placed import Placed
 from flowrl.placement.memory.activations import kept_input, layer_activations, mean_activations
 from flowrl.placement.memory.logits import logits_lines
@@ -109,7 +109,11 @@ def update(placed: Placed, tokens: Given, micro_batches: int, stage: int, *, hel
         "Lo": Given(known.offloaded_layers, "layers on the device while activations move to the host"),
     }
     kept = _activations(placed, inputs)
-    found = [[kept, line("layer work", placed.role.name, "bytes", "b*T*a", inputs)]]
+    key = ("layer work", tokens, work, are_whole())
+    working = placed.lines.get(key)
+    if working is None:
+        working = placed.lines[key] = [line("layer work", placed.role.name, "bytes", "b*T*a", inputs)]
+    found = [[kept, *working]]
     if stage == pp - 1:
         found.append([kept, *logits_lines(placed, inputs, trains=True, held=held)])
     return found

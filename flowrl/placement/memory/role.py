@@ -19,7 +19,7 @@ from flowrl.placement.cost.workload import Workload
 from flowrl.placement.memory import engine as engine_memory
 from flowrl.placement.memory import host as host_memory
 from flowrl.placement.memory import training as training_memory
-from flowrl.placement.memory.stages import stages_alike
+from flowrl.placement.memory.stages import in_flight, stages_alike
 from flowrl.placement.memory.training import Lines
 from flowrl.plan.plan import LedgerLine
 
@@ -131,12 +131,9 @@ class RoleMemory:
         """For each stage the first that holds the same in an update: it has as many micro-batches in flight, too."""
         if self._busy is None:
             self._busy = self.alike
-            if self.alike != tuple(range(self.pp)) and self.placed.backend == "megatron":
-                most = max((self._micro_batch(op)[1] for op in self._updates()), default=1)
-                first: dict[tuple[int, int], int] = {}
-                flights = (min(self.pp - stage, max(1, most)) for stage in range(self.pp))
-                kinds = zip(self.alike, flights, strict=True)
-                self._busy = tuple(first.setdefault(kind, stage) for stage, kind in enumerate(kinds))
+            if self.pp > 1 and self.placed.backend == "megatron":
+                most = max([1, *(self._micro_batch(op)[1] for op in self._updates())])
+                self._busy = in_flight(self.alike, min(most, self.pp))
         return self._busy
 
     def _updates(self) -> list[Op]:
@@ -147,12 +144,13 @@ class RoleMemory:
         return found
 
     def _grown_line(self, stage: int, work: Mapping[str, int] | None, share: float, source: str) -> LedgerLine:
-        each = (bytes_of(self.at_work(op, stage)) if work is None else work[op.id] for op in self._updates())
-        most = max(each, default=0)
-        inputs = {
-            "k": Given(share, f"share that allocators keep: {source}"),
-            "u": Given(most - bytes_of(self.resident(stage)), "what its update works with"),
-        }
+        most, kept = 0, self.placed.kept
+        for op in self._updates():
+            most = max(most, bytes_of(self.at_work(op, stage)) if work is None else work[op.id])
+        if "growth" not in kept:
+            kept["growth"] = Given(share, f"share that allocators keep: {source}")
+        used = most - bytes_of(self.resident(stage))
+        inputs = {"k": kept["growth"], "u": Given(used, "what its update works with")}
         return line("blocks its allocator keeps", self.name, "bytes", "k*u", inputs)
 
     def _work_lines(self, op: Op, stage: int) -> Lines:

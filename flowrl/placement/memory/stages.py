@@ -63,3 +63,12 @@ def stages_alike(shape: ModelShape, pp: int) -> tuple[int, ...]:
         here = stage_of(shape, pp, stage)
         found.append(first.setdefault((here.layers, here.others, here.experts, stage == pp - 1), stage))
     return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def in_flight(alike: tuple[int, ...], most: int) -> tuple[int, ...]:
+    """For each stage the first of those `alike` that has as many micro-batches in flight, if there are `most`: stage s
+    of p has p - s at most (1F1B, Narayanan et al. 2021, arXiv:2104.04473)."""
+    first: dict[tuple[int, int], int] = {}
+    pp = len(alike)
+    return tuple(first.setdefault((same, min(pp - stage, most)), stage) for stage, same in enumerate(alike))

@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from flowrl.graph.graph import Edge
-from flowrl.machine.sync import TRANSPORTS
+from flowrl.machine.sync import DIRECT
 from flowrl.placement.memory.sides import Side, T
-
-DIRECT = tuple(name for name, transport in TRANSPORTS.items() if transport.direct)
-"""Transports that read the sender's memory while the receiver writes: neither can leave the device."""
 
 
 def sync_phases(

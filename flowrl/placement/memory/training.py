@@ -92,6 +92,7 @@ def update_lines(
 ) -> Lines:
     """The peak of forward and backward of a micro-batch, and of the optimizer's step. `held`: logits stay with the
     caller through the backward pass."""
+    resident = resident_lines(placed, stage) if resident is None else resident
     accumulates = micro_batches > 1
     match placed.backend:
         case "megatron":
@@ -101,8 +102,7 @@ def update_lines(
         case _:
             inputs = fsdp.update_inputs(placed, tokens)
             moments = [*fsdp.moments(placed, inputs, accumulates=accumulates, held=held), fsdp.step(placed)]
-    resident = resident_lines(placed, stage) if resident is None else resident
-    return [*resident, *max(moments, key=bytes_of)]
+    return [*resident, *(max(moments, key=bytes_of) if len(moments) > 1 else moments[0])]
 
 
 def host_lines(placed: Placed) -> Lines:

@@ -10,11 +10,12 @@ residuals beside it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from flowrl.machine.shape import ModelShape
-from flowrl.placement.cost.ledger import Given, Inputs, line
+from flowrl.placement.cost.ledger import Given, Inputs, are_whole, line
 from flowrl.placement.cost.placed import Placed, model_inputs
 from flowrl.placement.cost.rates import axis_group, group_of_ranks
 from flowrl.placement.time.collectives import exchange_inputs, group_inputs
@@ -59,7 +60,7 @@ def update_lines(placed: Placed, share: Share, rates: Inputs) -> Lines:
         *_rank_collectives(placed, inputs, compute),
         *_data_collectives(placed, inputs, compute, update=True),
         _overhead(placed, inputs),
-        *_optimizer(placed, inputs),
+        *_optimizer_step(placed, inputs),
     ]
 
 
@@ -84,21 +85,40 @@ def forward_lines(placed: Placed, share: Share, rates: Inputs) -> Lines:
 def _inputs(placed: Placed, share: Share, rates: Inputs) -> dict[str, Given]:
     """D tokens, m micro-batches, a attention FLOPs of a token, Pd parameters that every token is multiplied with and Pe
     those of its experts, u and v how much slower than the peak their products are, i imbalance."""
-    shape, layout, achieved = placed.model, placed.layout, placed.rates
-    row = max(1.0, float(share.row.value))
-    dense, routed = _multiplied(shape)
+    always = placed.names.get("time")
+    if always is None:
+        always = placed.names["time"] = _layout_inputs(placed)
+    attention: Given | None = placed.kept.get(share.row)
+    if attention is None:
+        attention = placed.kept[share.row] = _attention(placed.model, share.row)
     slow, slow_experts = _slowness(placed, share)
-    origin = placed.profile.origin
     return {
-        **model_inputs(placed),
+        **always,
         **rates,
         "D": share.tokens,
         "m": share.batches,
-        "a": Given(shape.causal_flops(row) / row, f"attention of a token in a row of {row:,.0f}: {share.row.origin}"),
+        "a": attention,
+        "u": Given(slow, always["u"].origin),
+        "v": Given(slow_experts, always["v"].origin),
+    }
+
+
+def _attention(shape: ModelShape, row: Given) -> Given:
+    tokens = max(1.0, float(row.value))
+    how = f"attention of a token in a row of {tokens:,.0f}: {row.origin}"
+    return Given(shape.causal_flops(tokens) / tokens, how)
+
+
+def _layout_inputs(placed: Placed) -> Mapping[str, Given]:
+    """Those that are the same for all ops; of u and v the origins."""
+    shape, layout, achieved, origin = placed.model, placed.layout, placed.rates, placed.profile.origin
+    dense, routed = _multiplied(shape)
+    return {
+        **model_inputs(placed),
         "Pd": Given(dense, shape.origin),
         "Pe": Given(routed, shape.origin),
-        "u": Given(slow, f"products over their peak: 1 + {achieved.traffic:.2g}*R/w ({origin})"),
-        "v": Given(slow_experts, f"products of experts, {origin}"),
+        "u": Given(1.0, f"products over their peak: 1 + {achieved.traffic:.2g}*R/w ({origin})"),
+        "v": Given(1.0, f"products of experts, {origin}"),
         "i": Given(placed.profile.moe.imbalance if layout.ep > 1 else 1.0, f"busiest expert rank, {origin}"),
         "cp": Given(layout.cp, placed.layout_origin),
         "ep": Given(layout.ep, placed.layout_origin),
@@ -136,9 +156,11 @@ def _slowness(placed: Placed, share: Share) -> tuple[float, float]:
 def _compute(placed: Placed, inputs: Inputs) -> LedgerLine:
     """Products and attention on one rank, the float32 logits that its loss reads and writes, and no faster than its
     kernels are launched."""
-    work = "D*(f*(Pd*u + Pe*v*i) + g*a)/(tp*cp*pp*X) + x*D*V/(tp*cp*Y)"
-    formula = f"max({work}, m*L*l/pp)*(m + pp - 1)/m"
-    return line("compute", placed.role.name, "seconds", formula, inputs)
+    return line("compute", placed.role.name, "seconds", _COMPUTE, inputs)
+
+
+_WORK = "D*(f*(Pd*u + Pe*v*i) + g*a)/(tp*cp*pp*X) + x*D*V/(tp*cp*Y)"
+_COMPUTE = f"max({_WORK}, m*L*l/pp)*(m + pp - 1)/m"
 
 
 def _overhead(placed: Placed, inputs: Inputs) -> LedgerLine:
@@ -197,30 +219,16 @@ def _data_collectives(placed: Placed, inputs: Inputs, compute: LedgerLine, *, up
     ranks = layout.dp * layout.cp
     if ranks < 2:
         return []
-    stage = _stage(placed)
-    sharded = min(engine.shard_devices or ranks, ranks)
-    stride = layout.tp
-    shard = group_of_ranks(placed, sharded, stride)
-    shared, experts = _parts(placed.model)
-    trained = placed.adapter or shared + experts
-    cut = shared + experts / max(1, layout.ep)
-    given: dict[str, Given] = {
-        **inputs,
-        **group_inputs("s", shard),
-        "n": Given(sharded, f"ranks that share one copy of the states: dp {layout.dp} * cp {layout.cp}"),
-        "Pg": Given(cut / (layout.tp * layout.pp), "parameters of a rank's part, experts divided by ep"),
-        "Pt": Given(min(trained, cut) / (layout.tp * layout.pp), "of them trained"),
-        "b": Given(2 if engine.gradient_dtype == "bfloat16" else 4, f"bytes of a gradient, {engine.gradient_dtype}"),
-        "c": Given(compute.value, "compute"),
-        "h": Given(placed.rates.overlap, f"share of compute that hides it ({placed.profile.origin})"),
-        "N": Given(-(-ranks // sharded), "copies of the states"),
-    }
+    stage, sharded = _stage(placed), min(engine.shard_devices or ranks, ranks)
+    between = placed.names.get("between copies")
+    if between is None:
+        between = placed.names["between copies"] = _between_copies(placed, ranks, sharded)
+    given: dict[str, Given] = {**inputs, **between, "c": Given(compute.value, "compute")}
     gathered = "m*2*w*Pg" if update else "m*w*Pg"
     terms = [f"{gathered}*(n - 1)/n/Zs + 2*m*L*As" if stage == 3 else "0"]
     if update:
         terms.append("b*Pt*(n - 1)/n/Zs" + ("" if stage == 3 else " + w*Pt*(n - 1)/n/Zs"))
         if sharded < ranks:
-            given |= group_inputs("r", group_of_ranks(placed, -(-ranks // sharded), stride * sharded))
             terms.append("2*(N - 1)/N*b*Pt/n/Zr")
     if terms == ["0"]:
         return []
@@ -228,9 +236,37 @@ def _data_collectives(placed: Placed, inputs: Inputs, compute: LedgerLine, *, up
     return [line("communication not hidden", role, "seconds", formula, given)]
 
 
+def _between_copies(placed: Placed, ranks: int, sharded: int) -> Mapping[str, Given]:
+    """Of `ranks` ranks with copies or parts of the same weights, `sharded` of which share one copy of the states."""
+    layout, engine = placed.layout, placed.role.engine
+    shared, experts = _parts(placed.model)
+    trained = placed.adapter or shared + experts
+    cut = shared + experts / max(1, layout.ep)
+    copies = -(-ranks // sharded)
+    others = group_inputs("r", group_of_ranks(placed, copies, layout.tp * sharded)) if copies > 1 else {}
+    return {
+        **group_inputs("s", group_of_ranks(placed, sharded, layout.tp)),
+        **others,
+        "n": Given(sharded, f"ranks that share one copy of the states: dp {layout.dp} * cp {layout.cp}"),
+        "Pg": Given(cut / (layout.tp * layout.pp), "parameters of a rank's part, experts divided by ep"),
+        "Pt": Given(min(trained, cut) / (layout.tp * layout.pp), "of them trained"),
+        "b": Given(2 if engine.gradient_dtype == "bfloat16" else 4, f"bytes of a gradient, {engine.gradient_dtype}"),
+        "h": Given(placed.rates.overlap, f"share of compute that hides it ({placed.profile.origin})"),
+        "N": Given(copies, "copies of the states"),
+    }
+
+
 def _stage(placed: Placed) -> int:
     """What of the states data parallelism cuts, as ZeRO counts it; an engine's ranks are whole copies."""
     return placed.role.engine.zero_stage or {"megatron": 1, "fsdp": 3, "deepspeed": 3}.get(placed.backend, 0)
+
+
+def _optimizer_step(placed: Placed, inputs: Inputs) -> Lines:
+    key = ("optimizer", inputs["Y"], are_whole())
+    found = placed.lines.get(key)
+    if found is None:
+        found = placed.lines[key] = _optimizer(placed, inputs)
+    return found
 
 
 def _optimizer(placed: Placed, inputs: Inputs) -> Lines:
