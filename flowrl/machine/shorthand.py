@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from flowrl.diag.diagnostic import FlowError, Help, Respelt, diagnose
 from flowrl.diag.near import near_names
 from flowrl.diag.span import Span
-from flowrl.machine.cluster import Cluster
+from flowrl.machine.cluster import Cluster, NodeGroup
 from flowrl.machine.devices import ALIASES, DEVICE_CARDS, DeviceCard, node_group
 from flowrl.machine.local import local_cluster
 
@@ -88,15 +88,64 @@ def larger_clusters(cluster: Cluster) -> list[tuple[str, Cluster]]:
     if len(cluster.groups) != 1 or cluster.groups[0].device.is_cpu:
         return []
     (group,) = cluster.groups
-    name, nodes, each = group.device.name, group.nodes, group.devices_per_node
-    card = DEVICE_CARDS.get(name)
+    nodes, each = group.nodes, group.devices_per_node
+    card = DEVICE_CARDS.get(group.device.name)
     usual = each if card is None else card.node_devices
-    as_listed = card is not None and group == node_group(card, group.name, nodes, each)
     found: list[tuple[str, Cluster]] = []
     for _ in range(MOST_DOUBLINGS):
         nodes, each = (nodes, min(2 * each, usual)) if nodes == 1 and each < usual else (2 * nodes, each)
         if nodes * each > MOST_DEVICES:
             break
-        text = f"{nodes}x{each}x{name}" if as_listed else f"{{gpu: {name}, nodes: {nodes}, gpus_per_node: {each}, …}}"
-        found.append((text, replace(cluster, groups=(replace(group, nodes=nodes, devices_per_node=each),))))
+        found.append(resized(cluster, group, nodes, each))
     return found
+
+
+def larger_by(cluster: Cluster, group: NodeGroup) -> list[tuple[str, Cluster]]:
+    """Ever larger forms of a cluster, and how each is written: a single node of GPUs is filled to its usual size, by
+    twice as many, then nodes are added to `group`, one by one, up to 16 times as many."""
+    if group.device.is_cpu:
+        return []
+    card = DEVICE_CARDS.get(group.device.name)
+    each, usual = group.devices_per_node, group.devices_per_node if card is None else card.node_devices
+    found: list[tuple[str, Cluster]] = []
+    while group.nodes == 1 and len(cluster.groups) == 1 and each < usual:
+        each = min(2 * each, usual)
+        found.append(resized(cluster, group, 1, each))
+    most = min(2**MOST_DOUBLINGS * group.nodes, MOST_DEVICES // each)
+    return found + [resized(cluster, group, nodes, each) for nodes in range(group.nodes + 1, most + 1)]
+
+
+def roomier(cluster: Cluster) -> list[tuple[str, Cluster]]:
+    """The same nodes with devices of more memory that are no slower, of the catalogue and the same maker, least memory
+    first; nothing for a cluster that no shorthand names."""
+    if len(cluster.groups) != 1 or cluster.groups[0].device.is_cpu:
+        return []
+    (group,) = cluster.groups
+    card, nodes, each = DEVICE_CARDS.get(group.device.name), group.nodes, group.devices_per_node
+    if card is None or group != node_group(card, group.name, nodes, each):
+        return []
+    cards = sorted(DEVICE_CARDS.values(), key=lambda other: (other.device.memory_bytes, other.device.name))
+    larger = [other for other in cards if _may_replace(other, card)]
+    made = [(other, node_group(other, group.name, nodes, each)) for other in larger]
+    return [(f"{nodes}x{each}x{other.device.name}", replace(cluster, groups=(grown,))) for other, grown in made]
+
+
+def _may_replace(other: DeviceCard, card: DeviceCard) -> bool:
+    """AMD's devices are called MI…."""
+    one, new = card.device, other.device
+    same_maker = one.name.startswith("MI") == new.name.startswith("MI")
+    no_slower = new.bf16_flops_per_second >= one.bf16_flops_per_second
+    return not new.is_cpu and same_maker and no_slower and new.memory_bytes > one.memory_bytes
+
+
+def resized(cluster: Cluster, group: NodeGroup, nodes: int, each: int) -> tuple[str, Cluster]:
+    """A cluster with other nodes in one of its groups, and how that is written."""
+    changed = replace(group, nodes=nodes, devices_per_node=each)
+    made = replace(cluster, groups=tuple(changed if own is group else own for own in cluster.groups))
+    name = group.device.name
+    if len(cluster.groups) > 1:
+        return f"{{groups: {{{group.name}: {{nodes: {nodes}, …}}, …}}}}", made
+    card = DEVICE_CARDS.get(name)
+    as_listed = card is not None and group == node_group(card, group.name, group.nodes, group.devices_per_node)
+    text = f"{nodes}x{each}x{name}" if as_listed else f"{{gpu: {name}, nodes: {nodes}, gpus_per_node: {each}, …}}"
+    return text, made

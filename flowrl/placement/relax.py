@@ -1,20 +1,24 @@
 """Edits that may make a placement fit: one change of the flow each, as a new graph, cluster or request.
 
-Each edit is a key of the flow with a new value. Whether it helps is found by placing again, not believed.
+Each edit is a key of the flow with a new value. Whether it helps is found by placing again, not believed (tries.py);
+what an edit can't touch is known before.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from flowrl.graph.graph import Graph, Kind, Op, Role
 from flowrl.graph.params import ForwardParams, GenerateParams, ScoreParams, UpdateParams
 from flowrl.machine.cluster import Cluster
-from flowrl.machine.shorthand import larger_clusters
+from flowrl.machine.shorthand import larger_by, roomier
 from flowrl.machine.traits import ENGINES
 from flowrl.placement.request import Mode, PlacementRequest
+from flowrl.plan.plan import Memory
 
 SMALLEST_MICRO_BATCH_TOKENS = 512
 SMALLEST_KV_FRACTION = 0.1
@@ -24,27 +28,58 @@ Situation = tuple[Graph, Cluster, PlacementRequest]
 
 
 Step = tuple[str, Callable[[Situation], Situation]]
-Edit = tuple[Step, ...]
-"""Ever stronger forms of one edit, each with the text to write; the first that fits is the one shown."""
+"""The text to write, and what it makes of a flow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    steps: tuple[Step, ...]
+    """Ever stronger forms of one edit; the first that fits is the one shown."""
+    keys: int = 1
+    """How many keys of the flow it changes."""
+    roles: frozenset[str] | None = None
+    """Whose memory it may make less; None: anybody's."""
+    phases: frozenset[str] | None = None
+    """In which phases it may; None: in any."""
+    falling: bool = False
+    """Whether each step needs no more memory than the one before."""
+    anew: bool = False
+    """Whether pools have to be chosen anew: it changes what they are chosen from."""
+
+    def may_help(self, over: Iterable[Memory]) -> bool:
+        """Whether each phase that does not fit would, had the edit's roles nothing in it."""
+        return all(entry.peak_bytes - self._eased(entry) <= entry.limit_bytes for entry in over)
+
+    def _eased(self, entry: Memory) -> float:
+        if self.phases is not None and entry.phase not in self.phases:
+            return 0.0
+        if self.roles is None or entry.phase.startswith("start "):
+            return float(entry.peak_bytes)  # of a start the limit moves, not the need
+        return sum(line.value for line in entry.lines if line.role in self.roles)
 
 
 def role_edits(graph: Graph, guilty: frozenset[str]) -> Iterator[Edit]:
     """Edits of one role or op each. `guilty` are the roles with a part in some phase that does not fit."""
     for role in _guilty(graph, guilty):
         if role.kind is Kind.GENERATOR and role.backend in ENGINES:
-            yield _kv_fraction(role)
+            yield from _kv_fraction(role)
         if role.engine.offload is False:
-            yield ((f"roles.{role.name}.engine.offload: true", _engine((role.name,), offload=None)),)
+            step = (f"roles.{role.name}.engine.offload: true", _engine((role.name,), offload=None))
+            yield Edit(steps=(step,), roles=frozenset({role.name}))
     yield from (_recompute((name,)) for name in _recomputing(graph, guilty))
     yield from (_micro_batch((op,)) for op in _batched(graph, guilty))
 
 
-def joint_edits(graph: Graph, guilty: frozenset[str]) -> Iterator[Edit]:
-    """One edit made on all guilty roles at once, for when no single role's is enough."""
+def joint_edits(graph: Graph, guilty: frozenset[str], phases: frozenset[str]) -> Iterator[Edit]:
+    """One edit made on all guilty roles at once, for when no single role's is enough; of micro-batches those of the
+    phases that do not fit, and those of all ops of the roles."""
     trained, batched = _recomputing(graph, guilty), _batched(graph, guilty)
-    yield from ((step,) for step in _given_up_by_all(graph, guilty))
+    yield from _given_up_by_all(graph, guilty)
     if len(trained) > 1:
         yield _recompute(trained)
+    own = tuple(op for op in batched if op.id in phases)
+    if 1 < len(own) < len(batched):
+        yield _micro_batch(own)
     if len(batched) > 1:
         yield _micro_batch(batched)
 
@@ -60,14 +95,18 @@ def _given_up(role: Role) -> Iterator[tuple[str, dict[str, object]]]:
         yield "engine.zero_stage: 3", {"zero_stage": 3}
 
 
-def _given_up_by_all(graph: Graph, guilty: frozenset[str]) -> list[Step]:
+def _given_up_by_all(graph: Graph, guilty: frozenset[str]) -> list[Edit]:
     """Each of these keys on all roles that give it up."""
     found: dict[str, dict[str, dict[str, object]]] = {}
     for role in _guilty(graph, guilty):
         for text, keys in _given_up(role):
             found.setdefault(text, {})[role.name] = keys
     return [
-        (f"{text} of {', '.join(roles)}", _engine(tuple(roles), **next(iter(roles.values()))))
+        Edit(
+            steps=((f"{text} of {', '.join(roles)}", _engine(tuple(roles), **next(iter(roles.values())))),),
+            keys=len(roles),
+            roles=frozenset(roles),
+        )
         for text, roles in found.items()
     ]
 
@@ -75,13 +114,18 @@ def _given_up_by_all(graph: Graph, guilty: frozenset[str]) -> list[Step]:
 def combined_edits(graph: Graph, guilty: frozenset[str]) -> Iterator[Edit]:
     """Two edits of all guilty roles at once, for when no one is enough: the keys that they give up; recomputation and
     smaller micro-batches."""
-    steps = _given_up_by_all(graph, guilty)
-    if len(steps) > 1:
-        yield (_both(*steps),)
+    given_up = _given_up_by_all(graph, guilty)
+    if len(given_up) > 1:
+        both = _both(*(edit.steps[0] for edit in given_up))
+        yield Edit(steps=(both,), keys=sum(edit.keys for edit in given_up), roles=guilty)
     trained, batched = _recomputing(graph, guilty), _batched(graph, guilty)
     if trained and batched:
-        (recompute,) = _recompute(trained)
-        yield tuple(_both(recompute, smaller) for smaller in _micro_batch(batched))
+        recompute, smaller = _recompute(trained), _micro_batch(batched)
+        yield dataclasses.replace(
+            smaller,
+            steps=tuple(_both(recompute.steps[0], step) for step in smaller.steps),
+            keys=recompute.keys + smaller.keys,
+        )
 
 
 def _both(*steps: Step) -> Step:
@@ -101,7 +145,7 @@ def placement_edits(request: PlacementRequest) -> Iterator[Edit]:
     """Leave the choice of pools to placement."""
     if request.mode is not Mode.AUTO:
         auto = replace(request, mode=Mode.AUTO, pools=(), pin={})
-        yield (("placement: auto", lambda s: (s[0], s[1], auto)),)
+        yield Edit(steps=(("placement: auto", lambda s: (s[0], s[1], auto)),), anew=True)
 
 
 def shorter_edits(graph: Graph, request: PlacementRequest) -> Iterator[Edit]:
@@ -112,9 +156,18 @@ def shorter_edits(graph: Graph, request: PlacementRequest) -> Iterator[Edit]:
 
 
 def cluster_edits(cluster: Cluster, request: PlacementRequest) -> Iterator[Edit]:
-    """More devices. Explicit pools do not grow by themselves, so they are left out."""
-    if request.mode is not Mode.POOLS:
-        yield tuple((f"cluster: {text}", _on(grown)) for text, grown in larger_clusters(cluster))
+    """More devices: a node more of a group, and so on. Explicit pools do not grow by themselves and are left out."""
+    for group in cluster.groups if request.mode is not Mode.POOLS else ():
+        grown = larger_by(cluster, group)
+        if grown:
+            yield Edit(steps=tuple((f"cluster: {text}", _on(each)) for text, each in grown), anew=True)
+
+
+def device_edits(cluster: Cluster) -> Iterator[Edit]:
+    """As many devices with more memory."""
+    larger = roomier(cluster)
+    if larger:
+        yield Edit(steps=tuple((f"cluster: {text}", _on(each)) for text, each in larger), anew=True)
 
 
 def _guilty(graph: Graph, names: frozenset[str]) -> list[Role]:
@@ -136,7 +189,8 @@ def _recompute(names: tuple[str, ...]) -> Edit:
     text = f"roles.{names[0]}.engine.recompute: full"
     if len(names) > 1:
         text = f"engine.recompute: full of all {len(names)} trainers"
-    return ((text, _engine(names, recompute="full")),)
+    step = (text, _engine(names, recompute="full"))
+    return Edit(steps=(step,), keys=len(names), roles=frozenset(names))
 
 
 def _micro_batch(ops: tuple[Op, ...]) -> Edit:
@@ -153,7 +207,7 @@ def _micro_batch(ops: tuple[Op, ...]) -> Edit:
     while tokens >= SMALLEST_MICRO_BATCH_TOKENS:
         steps.append((f"{label}: {tokens}{whose}", _sized(ops, tokens)))
         tokens //= 2
-    return tuple(steps)
+    return Edit(steps=tuple(steps), keys=len(ops), roles=frozenset(roles), falling=True)
 
 
 def _sized(ops: tuple[Op, ...], tokens: int) -> Callable[[Situation], Situation]:
@@ -188,7 +242,7 @@ def _shorter(op: Op, tokens: int, ids: frozenset[str]) -> Edit:
     steps: list[Step] = []
     while (tokens := tokens // 2) >= SMALLEST_RESPONSE_TOKENS:
         steps.append((f"roles.{op.id}.max_response_tokens: {tokens}", _params(ids, max_response_tokens=tokens)))
-    return tuple(steps)
+    return Edit(steps=tuple(steps), falling=True)
 
 
 def _tokens(op: Op) -> int:
@@ -196,14 +250,16 @@ def _tokens(op: Op) -> int:
     return op.params.micro_batch_tokens
 
 
-def _kv_fraction(role: Role) -> Edit:
+def _kv_fraction(role: Role) -> Iterator[Edit]:
     """Smaller leaves room for others; larger gives room to an engine that can't start. The nearest first."""
     now = round(role.engine.kv_fraction * 20)
     lower = [n / 20 for n in range(now - 1, round(SMALLEST_KV_FRACTION * 20) - 1, -1)]
     higher = [n / 20 for n in range(now + 1, 20)]
-    shares = sorted((*lower, *higher), key=lambda share: abs(share - role.engine.kv_fraction))
-    key = f"roles.{role.name}.engine.kv_fraction"
-    return tuple((f"{key}: {share:.2f}", _engine((role.name,), kv_fraction=share)) for share in shares)
+    key, own = f"roles.{role.name}.engine.kv_fraction", frozenset({role.name})
+    for shares, phases in ((lower, None), (higher, frozenset({f"start {role.name}"}))):
+        steps = tuple((f"{key}: {share:.2f}", _engine((role.name,), kv_fraction=share)) for share in shares)
+        if steps:
+            yield Edit(steps=steps, roles=own, phases=phases)
 
 
 def _engine(names: tuple[str, ...], **changes: object) -> Callable[[Situation], Situation]:

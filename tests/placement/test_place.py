@@ -225,9 +225,9 @@ def test_every_edit_that_is_named_fits() -> None:
 
 @pytest.mark.parametrize(
     ("model", "cluster", "enough"),
-    [("Qwen/Qwen2.5-7B", "1xH100-80G", "1x2xH100-80G"), ("Qwen/Qwen2.5-72B", "8xH100-80G", "4x8xH100-80G")],
+    [("Qwen/Qwen2.5-7B", "1xH100-80G", "1x2xH100-80G"), ("Qwen/Qwen2.5-72B", "8xH100-80G", "3x8xH100-80G")],
 )
-def test_the_number_of_devices_that_is_enough_is_found_and_half_of_it_is_not(
+def test_the_number_of_devices_that_is_enough_is_found_and_a_node_less_is_not(
     model: str, cluster: str, enough: str
 ) -> None:
     """A node is filled before another is added, and what is shown can be pasted: a shorthand has no key `nodes`."""
@@ -235,8 +235,8 @@ def test_the_number_of_devices_that_is_enough_is_found_and_half_of_it_is_not(
     assert f"cluster: {enough}" in edits_of(told_text(flow, cluster))
     assert told_text(flow, enough).placement.fits
     nodes, each, name = enough.split("x")
-    half = f"{int(nodes) // 2}x{each}x{name}" if int(nodes) > 1 else f"1x{int(each) // 2}x{name}"
-    assert not told_text(flow, half).placement.fits
+    less = f"{int(nodes) - 1}x{each}x{name}" if int(nodes) > 1 else f"1x{int(each) // 2}x{name}"
+    assert not told_text(flow, less).placement.fits
 
 
 def test_shorter_responses_are_named_when_no_other_edit_of_a_role_is_enough() -> None:
