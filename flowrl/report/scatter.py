@@ -24,8 +24,10 @@ SAMPLES = 1000
 STYLE = """
 svg{font-family:ui-sans-serif,system-ui,Helvetica,Arial,sans-serif;font-size:12px}
 .page{fill:#ffffff}.text{fill:#1f2937}.faint{fill:#6b7280}.grid{stroke:#e5e7eb}.axis{stroke:#9ca3af}
-.stair{stroke:#9ca3af;fill:none;stroke-dasharray:5 4}.title{font-size:15px;font-weight:600}.halo{stroke:#ffffff;stroke-width:3px;paint-order:stroke}
-@media (prefers-color-scheme:dark){.page{fill:#111827}.text{fill:#e5e7eb}.faint{fill:#9ca3af}.grid{stroke:#1f2937}.halo{stroke:#111827}}
+.stair{stroke:#9ca3af;fill:none;stroke-dasharray:5 4}.title{font-size:15px;font-weight:600}
+.halo{stroke:#ffffff;stroke-width:3px;paint-order:stroke}
+@media (prefers-color-scheme:dark){.page{fill:#111827}.text{fill:#e5e7eb}.faint{fill:#9ca3af}
+.grid{stroke:#1f2937}.halo{stroke:#111827}}
 """.strip()
 
 
@@ -187,17 +189,12 @@ def _labels(dots: Sequence[_Dot]) -> Iterator[str]:
 
 
 def _places(dot: _Dot, size: float) -> Iterator[Box]:
-    """Right, left, above, below, and the corners further out."""
-    for dx, dy in (
-        (10, 0),
-        (-10 - size, 0),
-        (-size / 2, -16),
-        (-size / 2, 16),
-        (9, -13),
-        (9, 13),
-        (-9 - size, -13),
-        (-9 - size, 13),
-    ):
+    """On the front below to the left first, where no point is and the stair is not; else right, left, above, below and
+    the corners."""
+    corners = ((9.0, -13.0), (9.0, 13.0), (-9 - size, -13.0))
+    sides = ((10.0, 0.0), (-10 - size, 0.0), (-size / 2, -16.0), (-size / 2, 16.0), *corners)
+    below = (-9 - size, 13.0)
+    for dx, dy in (below, *sides) if dot.point.front else (*sides, below):
         left, middle = dot.x + dx, dot.y + dy
         yield left, middle - LINE / 2, left + size, middle + LINE / 2
 
