@@ -71,7 +71,7 @@ def test_plan_from_prints_what_moves(capsys: Captured, tmp_path: Path) -> None:
     assert json.loads(capsys.readouterr().out)["flowrl_replan"] == 1
     assert call("explain", file, "saved_per_step", *moved) == 0
     assert "a - b" in capsys.readouterr().out
-    assert call("plan", file, *moved, "--set", "models.policy.source=Qwen/Qwen2.5-72B", "--cluster", "1xL4") == 4
+    assert call("plan", file, *moved, "--set", "models.policy.source=Qwen/Qwen2.5-14B", "--cluster", "1xA10") == 4
     assert "error[FR0501]" in capsys.readouterr().err
     assert call("plan", file, *moved, "--against", str(plan)) == 2
     assert "--from and --against exclude each other" in capsys.readouterr().err
