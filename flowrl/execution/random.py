@@ -29,6 +29,8 @@ WARM_STEPS = 24
 """Left out at the start."""
 STEPS = 600
 """Of a plan: the 99th percentile is the sixth longest."""
+LEAST_STEPS, MOST_WAITS = 120, 60_000
+"""Of a plan of very many instructions: what is simulated takes a fraction of a second all the same."""
 SAMPLES = 8
 """Responses of a step whose age is looked at, where they go on in the next one."""
 Times = Mapping[str, Sequence[float]]
@@ -102,13 +104,16 @@ def distribution(
 
 def random_step(
     program: Program, durations: Mapping[str, float], draws: Mapping[str, Draw], graph: Graph, seed: int = 0
-) -> RandomStep:
-    """What the plan says of `distribution`."""
+) -> RandomStep | None:
+    """What the plan says of `distribution`; None where slots are short, as running the clock takes long."""
+    if expanded(program, durations).crowded:
+        return None
     edges = [edge for edge in graph.edges if edge.kind is EdgeKind.WEIGHTS and edge.every_updates is None]
     most = min((edge.tokens - 1 for edge in edges), default=graph.schedule.max_lag)
-    found = distribution(program, durations, draws, STEPS, seed, most)
+    steps = max(LEAST_STEPS, min(STEPS, MOST_WAITS // max(1, len(program.channels))))
+    found = distribution(program, durations, draws, steps, seed, most)
     return RandomStep(
-        steps=STEPS,
+        steps=steps,
         seed=seed,
         mean_seconds=found.mean_seconds,
         p50_seconds=found.p50_seconds,
@@ -275,20 +280,24 @@ def _lags(
     sends = [i for i in program.instructions if i.kind is InstructionKind.SEND_WEIGHTS and is_plain(i)]
     if not sends:
         return [], 0.0
-    lives = ((i.id, draws[i.id].life) for i in program.instructions if i.id in draws)
-    generate, life = next(((id, life) for id, life in lives if life is not None), ("", None))
-    if life is None:
+    lives = [(i, life) for i in program.instructions if i.id in draws and (life := draws[i.id].life) is not None]
+    if not lives:
         return [max_lag], 0.0
-    found = _ages(drawn, generate, sends[-1].id, life, seed)
+    generate, life = lives[0]
+    parts = [i.id for i, _ in lives if i.op == generate.op]
+    found = _ages(drawn, parts, sends[-1].id, life, seed)
     stale = sum(age > max_lag for age in found)
     return [min(age, max_lag) for age in found], stale / len(found)
 
 
-def _ages(drawn: Drawn, generate: str, send: str, life: tuple[LengthTable, float], seed: int) -> list[int]:
+def _ages(drawn: Drawn, parts: Sequence[str], send: str, life: tuple[LengthTable, float], seed: int) -> list[int]:
     """Of some responses of each step: versions published from when they began until their training."""
     table, token = life
     random, published = Random(f"{seed} ages"), drawn.ends(send)
-    starts, seconds = drawn.starts[generate], drawn.seconds[generate]
+    starts, seconds = (
+        drawn.starts[parts[0]],
+        [sum(each) for each in zip(*(drawn.seconds[i] for i in parts), strict=True)],
+    )
     found: list[int] = []
     for step in range(WARM_STEPS, len(starts)):
         for _ in range(SAMPLES):

@@ -167,7 +167,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     high_seconds: float = 0.0
     """The longest."""
     random: RandomStep | None = None
-    """None where nothing in the step is random."""
+    """None where nothing in the step is random, and where more than 16 roles on the host share its slots."""
 
 
 class Rejected(msgspec.Struct, frozen=True, kw_only=True):

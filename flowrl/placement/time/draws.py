@@ -36,7 +36,7 @@ from flowrl.placement.time.decode import Engine, drain, step_seconds
 from flowrl.placement.time.generation import engine_of
 from flowrl.placement.time.ops import calls_at_once
 from flowrl.plan.plan import Decision, LedgerLine, Pool
-from flowrl.program.program import InstructionKind, Program
+from flowrl.program.program import Instruction, InstructionKind, Program
 
 _LEAST_CHANCE = 1e-6
 """Of a longest response, below which it is left out."""
@@ -71,7 +71,7 @@ class Draw:
         for _ in range(self.repeats if self.seconds else 0):
             at = min(bisect_left(self.chances, random.random()), len(self.seconds) - 1)
             total += self.seconds[at] * max(0.0, random.gauss(1.0, self.spread * self.shared[at]))
-        return total
+        return max(0.0, total)
 
 
 def draws_of(
@@ -98,7 +98,12 @@ def draws_of(
     found: dict[str, Draw] = {}
     by_op: dict[str, Draw | None] = {}
     for instruction in program.instructions:
-        if instruction.kind is not InstructionKind.RUN or instruction.op is None or not lines[instruction.id]:
+        if instruction.op is None or not lines[instruction.id]:
+            continue
+        if instruction.kind is InstructionKind.TAKE:
+            taken = _taken(work, graph.op(instruction.op), instruction, lines[instruction.id], placed, pools, cluster)
+            found |= {} if taken is None else {instruction.id: taken}
+        if instruction.kind is not InstructionKind.RUN:
             continue
         if instruction.op not in by_op:
             by_op[instruction.op] = _draw(work, graph.op(instruction.op), lines[instruction.id], placed, pools, cluster)
@@ -115,6 +120,28 @@ def _together(found: dict[str, Draw], program: Program) -> dict[str, Draw]:
         if first is not None:
             found |= dict.fromkeys(members, first)
     return found
+
+
+def _taken(
+    work: Workload,
+    op: Op,
+    instruction: Instruction,
+    lines: Sequence[LedgerLine],
+    placed: Mapping[str, Placed],
+    pools: Sequence[Pool],
+    cluster: Cluster,
+) -> Draw | None:
+    """One part of a call that is handed on in parts. The last one waits for the longest response, so what is random of
+    the whole call is there; the others end when so many are done, which spreads little."""
+    decode = next((line for line in lines if line.what.startswith("decode")), None)
+    is_last = instruction.firing + 1 == instruction.firings
+    if decode is None or not (is_last or decode.what != "decode") or not decode.inputs.get("f"):
+        return None
+    draw = _draw(work, op, lines, placed, pools, cluster)
+    if draw is None or decode.what != "decode":
+        return draw
+    before = decode.value / float(decode.inputs["f"]) - decode.value
+    return replace(draw, fixed=draw.fixed - before)
 
 
 def _draw(
