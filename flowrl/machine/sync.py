@@ -71,6 +71,9 @@ TRANSPORTS: Mapping[str, Transport] = {
     )
 }
 
+DIRECT = tuple(name for name, transport in TRANSPORTS.items() if transport.direct)
+"""Transports that read the sender's memory while the receiver writes: neither can leave the device."""
+
 
 class SyncRates(msgspec.Struct, frozen=True, kw_only=True):
     """What a hand-over of weights achieves, beside its bytes at peak."""

@@ -66,7 +66,7 @@ def _weights(edge: Edge, ordered: Sequence[Draft]) -> list[Channel]:
     found: list[Channel] = []
     for send in sends:
         place = (edge.tokens - count + send.firing) % count
-        tokens = len(range(place, edge.tokens, count))
+        tokens = max(0, -(-(edge.tokens - place) // count))  # a lag may be too long for the length of a range
         name = edge.id if count == 1 else f"{edge.id} {send.firing + 1}/{count}"
         found.append(
             Channel(

@@ -18,7 +18,7 @@ from math import lcm
 from flowrl.compiler.emit.instructions import role_of_end
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Edge, EdgeKind, Graph
-from flowrl.placement.memory.sync import DIRECT
+from flowrl.machine.sync import DIRECT
 from flowrl.plan.plan import Memory, Pool
 from flowrl.program.program import MOVES, Instruction, InstructionKind, Program, Stream, is_idle
 

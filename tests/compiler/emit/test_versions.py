@@ -123,3 +123,12 @@ def test_two_generators_of_an_interaction_on_one_pool_are_our_fault() -> None:
     )
     with pytest.raises(InternalError, match="start together and stand in one lane"):
         emit(debate(), pools, RUN)
+
+
+def test_a_lag_longer_than_any_range_is_dealt_out_to_the_channels() -> None:
+    lag = 10**30
+    channels = [
+        c for c in emit(published_often(4, 1, lag), split_pools(), RUN).channels if c.kind is ChannelKind.WEIGHTS
+    ]
+    assert [c.initial_tokens for c in channels] == [lag // 4 + 1] * 4
+    assert [c.capacity for c in channels] == [lag // 4 + 2] * 4
