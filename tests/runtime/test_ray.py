@@ -21,13 +21,13 @@ from msgspec import structs
 
 from flowrl.backends.batch import Batch
 from flowrl.backends.contract import Bytes, Call, RankSetup, Result, TensorSpec
-from flowrl.graph.graph import Kind
-from flowrl.plan.plan import Layout, Pool
+from flowrl.graph.graph import Kind, Schedule
+from flowrl.plan.plan import Layout, Pool, StageRun
 from flowrl.runtime.launchers.ray import RayLauncher
 from flowrl.runtime.session import SessionOptions
 from tests.runtime import fakes
 from tests.runtime.fakes import FakeTrainer, Slow, make_fake
-from tests.runtime.plans import colocated, grpo_graph, split
+from tests.runtime.plans import colocated, grpo_graph, make_plan, split, stage_plan
 from tests.runtime.ray_runs import apart, leftovers, plan_of, raised_by, ray_with, run_on, untimed
 
 pytest.importorskip("ray")
@@ -50,6 +50,19 @@ def test_a_run_on_ray_is_bit_equal_to_an_inline_run(tmp_path: Path, pools: tuple
     on_ray = run_on(plan_of(pools), tmp_path, "ray")
     assert untimed(on_ray, "metrics.jsonl") == untimed(inline, "metrics.jsonl")
     assert untimed(on_ray, "samples.jsonl") == untimed(inline, "samples.jsonl")
+    assert leftovers() == []
+
+
+def test_parts_of_a_generation_are_scored_on_ray_with_the_same_result(tmp_path: Path) -> None:
+    """Two ranks make every take together; only means, which are taken over the parts, may differ in their last bits."""
+    whole = run_on(plan_of(colocated(grpo_graph())), tmp_path, "inline")
+    graph = structs.replace(grpo_graph(), schedule=Schedule(takes=4))
+    run = StageRun(steps=4, loggers=(), samples_logged=2)
+    parts = run_on(make_plan(stage_plan(graph, apart(infer_dp=2), run)), tmp_path, "ray")
+    assert untimed(parts, "samples.jsonl") == untimed(whole, "samples.jsonl")
+    for mine, theirs in zip(untimed(parts, "metrics.jsonl"), untimed(whole, "metrics.jsonl"), strict=True):
+        numbers = {name: value for name, value in theirs.items() if isinstance(value, float)}
+        assert {name: mine[name] for name in numbers} == pytest.approx(numbers, rel=1e-6)
     assert leftovers() == []
 
 
