@@ -70,7 +70,11 @@ class PlacementRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Of mode `pools`; roles in none of them are placed by a decision."""
     pin: dict[str, str] = {}
     """Role → pool. Pools of mode auto are `all`, or `rollout` and `train`."""
+    pin_spans: dict[str, Span] = {}
+    """Where each pin stands, by role."""
     apart: tuple[tuple[str, ...], ...] = ()
+    apart_spans: tuple[Span, ...] = ()
+    """Where each of them stands."""
     objective: str = STEP_TIME
     """What placement minimises."""
     objective_span: Span | None = None

@@ -31,7 +31,9 @@ def lower_placement(spec: FlowSpec, index: int) -> PlacementRequest:
         mode=Mode.POOLS if placement.pools else Mode.AUTO,
         pools=tuple(_pool(stage, name, pool) for name, pool in placement.pools.items()),
         pin=dict(placement.pin),
+        pin_spans=stage.written_keys("placement", "pin", keys=placement.pin),
         apart=placement.apart,
+        apart_spans=_each_span(stage, ("placement", "apart"), len(placement.apart)),
         objective=placement.objective or STEP_TIME,
         objective_span=stage.span("placement", "objective"),
         step_seconds_at_most=placement.step_seconds_at_most,
@@ -56,6 +58,13 @@ def _pool(stage: Stage, name: str, pool: PoolDocument) -> PoolRequest:
         group_span=stage.written(*path, "group"),
         role_spans=_role_spans(stage, path, pool.roles),
     )
+
+
+def _each_span(stage: Stage, path: tuple[str, ...], count: int) -> tuple[Span, ...]:
+    """Of each element of a list; none where it has no places, as in a flow written in Python."""
+    found = [stage.span(*path, place) for place in range(count)]
+    spans = [span for span in found if span is not None]
+    return tuple(spans) if len(spans) == count else ()
 
 
 def _role_spans(stage: Stage, path: tuple[str, ...], roles: tuple[str, ...]) -> dict[str, Span]:

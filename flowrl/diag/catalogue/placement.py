@@ -127,6 +127,13 @@ CODES: tuple[Code, ...] = (
         help="write `group:` on the pool",
     ),
     Code(
+        id="FR0520",
+        headline="wishes for a placement exclude each other",
+        label="{problem}",
+        why="{why}",
+        help="{help}",
+    ),
+    Code(
         id="FR0525",
         headline="file holds no profile",
         label="`{file}`: {problem}",

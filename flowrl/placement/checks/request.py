@@ -4,6 +4,7 @@ gives diagnostics, all of them."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import zip_longest
 from typing import Any
 
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, Label, Respelt, diagnose
@@ -17,6 +18,7 @@ from flowrl.placement.checks.engine import engine_faults
 from flowrl.placement.checks.sharding import sharding_faults
 from flowrl.placement.checks.sync import sync_faults
 from flowrl.placement.checks.tokenizers import tokenizer_faults
+from flowrl.placement.checks.wishes import contradictions
 from flowrl.placement.cost.placed import HOST, needs_devices, sides
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.request import OBJECTIVES, PRICE, LayoutRequest, Mode, PlacementRequest, PoolRequest
@@ -29,13 +31,13 @@ AUTO_POOLS = {
 
 
 def check_request(graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]) -> None:
-    """Raise FlowError with every fault (FR0410, FR0411, FR0502 to FR0506, FR0508, FR0509, FR0513, FR0518, FR0535, FR0840, FR0853,
-    and those of engine_checks.py, sync_checks.py and tokenizer_checks.py)."""
+    """Raise FlowError with every fault (FR0410, FR0411, FR0502 to FR0506, FR0508, FR0509, FR0513, FR0518, FR0520,
+    FR0535, FR0840, FR0853, and those of engine_checks.py, sync_checks.py and tokenizer_checks.py)."""
     faults = [
         *_role_names(graph, request),
         *_pool_names(graph, request),
         *_doubled(request),
-        *_apart_in_one_pool(request),
+        *contradictions(graph, request),
         *_sides_in_one_pool(graph, request),
         *_objective(cluster, request),
         *_counts(cluster, request),
@@ -74,10 +76,10 @@ def _mentions(request: PlacementRequest) -> Iterator[tuple[str, str, Span | None
             if name not in pool.roles:
                 yield name, f"the layouts of pool `{pool.name}`", layout.span or pool.span
     for name in request.pin:
-        yield name, "`placement.pin`", request.span
-    for group in request.apart:
+        yield name, "`placement.pin`", request.pin_spans.get(name, request.span)
+    for group, span in zip_longest(request.apart, request.apart_spans):
         for name in group:
-            yield name, "`placement.apart`", request.span
+            yield name, "`placement.apart`", span or request.span
 
 
 def _unknown(code: str, name: str, known: list[str], span: Span | None, **facts: Any) -> Diagnostic:
@@ -92,7 +94,9 @@ def _pool_names(graph: Graph, request: PlacementRequest) -> Iterator[Diagnostic]
     known = [pool.name for pool in request.pools] or [*AUTO_POOLS.get(request.mode, ()), *own]
     for role, pool in request.pin.items():
         if pool not in known:
-            yield _unknown("FR0506", pool, known, request.span, where=f"`placement.pin` of `{role}`")
+            yield _unknown(
+                "FR0506", pool, known, request.pin_spans.get(role, request.span), where=f"`placement.pin` of `{role}`"
+            )
     for pool in request.pools:
         if pool.name == HOST:
             yield diagnose("FR0516", pool.span)
@@ -109,15 +113,6 @@ def _doubled(request: PlacementRequest) -> Iterator[Diagnostic]:
             span, also = pool.role_spans.get(name, pool.span), before.role_spans.get(name, before.span)
             labels = [Label(also, f"it is in pool `{before.name}` already")] if also is not None else []
             yield diagnose("FR0504", span, role=name, pool=pool.name, first=before.name, also=labels)
-
-
-def _apart_in_one_pool(request: PlacementRequest) -> Iterator[Diagnostic]:
-    home = {name: pool.name for pool in request.pools for name in pool.roles} | request.pin
-    for group in request.apart:
-        homes = [home[name] for name in group if name in home]
-        shared = next((pool for pool in homes if homes.count(pool) > 1), None)
-        if shared is not None or request.mode is Mode.COLOCATED:
-            yield diagnose("FR0508", request.span, roles=", ".join(group), pool=shared or "all")
 
 
 def _sides_in_one_pool(graph: Graph, request: PlacementRequest) -> Iterator[Diagnostic]:
