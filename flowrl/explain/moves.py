@@ -18,7 +18,8 @@ GONE = "gone"
 PAYS, NEVER, NOTHING = "pays_off", "never_pays_off", "nothing_moves"
 
 STEP_BEFORE, STEP_AFTER, SAVED = "step before", "step after", "saved per step"
-MOVING, MOVED, INSTEAD, BREAK_EVEN = "moving", "bytes moved", "reading a checkpoint instead", "break-even"
+MOVING, MOVED, BREAK_EVEN = "moving", "bytes moved", "break-even"
+STORED, STORED_BREAK_EVEN = "moving through a checkpoint", "break-even through a checkpoint"
 COST_BEFORE, COST_AFTER = "GPU-seconds per step before", "GPU-seconds per step after"
 PRICE_BEFORE, PRICE_AFTER = "price per step before", "price per step after"
 
@@ -49,7 +50,7 @@ class RoleMove(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[LedgerLine, ...] = ()
     """Bytes by kind of state and link, their sum, and seconds."""
     instead: tuple[LedgerLine, ...] = ()
-    """If the old devices cannot be asked any more: what is read from the last checkpoint, or from the model's files."""
+    """What it takes where nothing goes from device to device: through a checkpoint, or from the model's files."""
 
 
 class StageMove(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +59,8 @@ class StageMove(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     roles: tuple[RoleMove, ...]
     lines: tuple[LedgerLine, ...]
-    """Bytes and seconds of all roles, the step before and after, what a step saves, and the break-even."""
+    """Bytes and seconds of all roles, the same through a checkpoint, the step before and after, what a step saves, and
+    when that has paid for either."""
     steps: int
     """`run.steps`: how many there are to save in, at most."""
     verdict: str

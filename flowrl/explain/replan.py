@@ -21,7 +21,6 @@ from flowrl.explain.moves import (
     DEVICES,
     FILES,
     GONE,
-    INSTEAD,
     MOVED,
     MOVING,
     NEVER,
@@ -34,6 +33,8 @@ from flowrl.explain.moves import (
     STAYS,
     STEP_AFTER,
     STEP_BEFORE,
+    STORED,
+    STORED_BREAK_EVEN,
     SYNC,
     Home,
     Replan,
@@ -163,8 +164,7 @@ class _Stage:
         lines = by_device(old, new, self.shared)
         if all(each.what.endswith(IN_PLACE) for each in lines if each.unit == "bytes"):
             return STAYS, lines, ()
-        instead = tuple(each for each in stored if each.what.startswith("reading") or each.what.endswith("read"))
-        return DEVICES, lines, instead
+        return DEVICES, lines, stored
 
 
 def _homes(stage: StagePlan) -> dict[str, Home]:
@@ -223,20 +223,18 @@ def _sums(old: StagePlan, new: StagePlan, roles: Sequence[RoleMove]) -> tuple[Le
     own = [each for role in roles for each in role.lines]
     moved = [each for each in own if each.what.startswith("moved of ")]
     seconds = [each for each in own if each.unit == "seconds" and each.value]
-    instead = [each for role in roles for each in (role.instead or role.lines) if each.unit == "seconds" and each.value]
-    moving = _total(MOVING, None, "seconds", seconds)
-    before = _step(STEP_BEFORE, old)
-    after = _step(STEP_AFTER, new)
-    inputs = {
-        "a": Given(before.value, STEP_BEFORE),
-        "b": Given(after.value, STEP_AFTER),
-        "m": Given(moving.value, MOVING),
-    }
-    found = [_total(MOVED, None, "bytes", moved), moving]
-    found += [_total(INSTEAD, None, "seconds", instead)] if any(role.instead for role in roles) else []
+    stored = [each for role in roles for each in (role.instead or role.lines) if each.unit == "seconds" and each.value]
+    found = [_total(MOVED, None, "bytes", moved), _total(MOVING, None, "seconds", seconds)]
+    found += [_total(STORED, None, "seconds", stored)] if any(role.instead for role in roles) else []
+    before, after = _step(STEP_BEFORE, old), _step(STEP_AFTER, new)
+    inputs = {"a": Given(before.value, STEP_BEFORE), "b": Given(after.value, STEP_AFTER)}
+    takes = [each for each in found if each.what in (MOVING, STORED)]
     found += [before, after, line(SAVED, None, "seconds", "a - b", inputs)]
     if before.value - after.value > LEAST_SAVED * before.value:
-        found.append(line(BREAK_EVEN, None, "steps", "ceil(m/(a - b))", inputs))
+        for each in takes:
+            what = BREAK_EVEN if each.what == MOVING else STORED_BREAK_EVEN
+            given = {**inputs, "m": Given(each.value, each.what)}
+            found.append(line(what, None, "steps", "ceil(m/(a - b))", given))
     found += [_cost(COST_BEFORE, STEP_BEFORE, old), _cost(COST_AFTER, STEP_AFTER, new)]
     return (*found, *_prices(old, new))
 

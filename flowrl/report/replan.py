@@ -18,7 +18,6 @@ from flowrl.explain.moves import (
     DEVICES,
     FILES,
     GONE,
-    INSTEAD,
     MOVED,
     MOVING,
     NOTHING,
@@ -30,6 +29,8 @@ from flowrl.explain.moves import (
     STAYS,
     STEP_AFTER,
     STEP_BEFORE,
+    STORED,
+    STORED_BREAK_EVEN,
     SYNC,
     Home,
     Replan,
@@ -114,9 +115,9 @@ def _spent(line: LedgerLine, several: bool) -> str:
 def _sums(stage: StageMove, width: int) -> Iterator[str]:
     before, after = stage.value(STEP_BEFORE) or 0.0, stage.value(STEP_AFTER) or 0.0
     moving = [f"{seconds(stage.value(MOVING) or 0.0)} for {gib(stage.value(MOVED) or 0.0)} GiB, one role after another"]
-    instead = stage.value(INSTEAD)
-    if instead is not None:
-        moving.append(f"{seconds(instead)} from the last checkpoint if the old devices are gone")
+    stored = stage.value(STORED)
+    if stored is not None:
+        moving.append(f"{seconds(stored)} through a checkpoint instead")
     saved = stage.value(SAVED) or 0.0
     word = "saves" if saved > 0 else "loses"
     step = [f"{seconds(before)} → {seconds(after)}", f"{word} {seconds(abs(saved))} a step" if saved else "as before"]
@@ -150,7 +151,9 @@ def _verdict(stage: StageMove) -> str:
     even = stage.break_even or 0
     if even >= stage.steps:
         return f"moving pays only after {count(even)} steps, and run.steps is {steps}{_cheaper(stage)}"
-    return f"worth it if more than {count(even)} of the run's {steps} steps are left"
+    stored = stage.value(STORED_BREAK_EVEN)
+    instead = "" if stored is None else f" ({count(int(stored))} through a checkpoint)"
+    return f"worth it if more than {count(even)} of the run's {steps} steps are left{instead}"
 
 
 def _cheaper(stage: StageMove) -> str:

@@ -85,8 +85,12 @@ def render_sweep(found: Sweep, width: int = 100, color: bool = False, ascii: boo
 
 
 def _title(found: Sweep) -> list[str]:
-    done = len(found.points)
-    points = f"{count(done)} of {count(found.planned)} points" if found.interrupted else f"{count(done)} points"
+    done, plural = len(found.points), "" if found.planned == 1 else "s"
+    points = (
+        f"{count(done)} of {count(found.planned)} point{plural}"
+        if found.interrupted
+        else f"{count(done)} point{plural}"
+    )
     parts = [found.name, f"{points}, each a plan"]
     parts += [f"placed for {found.objective}"] if found.objective != "step_time" else []
     parts += list(found.fixed)
