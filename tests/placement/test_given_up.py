@@ -18,13 +18,14 @@ def helps(flow: str, cluster: str) -> str:
 
 
 def test_shards_of_all_roles_that_have_none() -> None:
-    """OpenRLHF issue 858: four models of 8B under ZeRO-2 on four A40; its maintainers answer with ZeRO-3."""
+    """OpenRLHF issue 858: four models of 8B under ZeRO-2 on all of four A40; its maintainers answer with ZeRO-3. With a
+    device for each of three pools it would fit."""
     flow = ZERO_2.replace("ENGINE", "recompute: full, zero_stage: 2, offload: true, optimizer_offload: 1.0")
     flow = flow.replace(
         "reference: {model: policy", "reference: {model: policy, engine: {zero_stage: 2, offload: false}"
     )
     flow = flow.replace("update: {loss: ppo}", "update: {loss: ppo, micro_batch_tokens: 3072}")
-    assert "zero_stage: 3" in helps(flow, SMALL)
+    assert "zero_stage: 3" in helps(f"{flow}placement: colocated\n", SMALL)
 
 
 def test_parts_in_place_of_a_broadcast() -> None:

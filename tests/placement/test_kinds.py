@@ -21,7 +21,7 @@ from flowrl.placement.cost.workload import Workload
 from flowrl.placement.memory.pool import memory
 from flowrl.placement.time.instructions import duration_lines
 from flowrl.plan.plan import LedgerLine, Memory, StageRun
-from tests.placement.flows import GRPO, PPO
+from tests.placement.flows import GRPO, PPO, with_placement
 from tests.placement.told import Told, told_text
 
 JUDGED = """
@@ -230,7 +230,8 @@ def test_a_denoisers_adapter_counts_its_own_matrices() -> None:
 
 
 def test_a_frozen_base_has_no_gradients_and_no_states() -> None:
-    plain, lora = told_text(GRPO), told_text(LORA)
+    same = ("update: {loss: ppo}", "update: {loss: ppo, micro_batch_tokens: 16384}")
+    plain, lora = (told_text(with_placement(flow.replace(*same), "colocated")) for flow in (GRPO, LORA))
     whole = held(phase_of(plain.placement.memory, "actor_train.update"), "actor_train")
     own = held(phase_of(lora.placement.memory, "actor_train.update"), "actor_train")
     ranks = 16
@@ -251,7 +252,7 @@ def test_an_adapter_is_sent_in_place_of_the_weights() -> None:
 
 
 def test_weights_that_a_trainer_of_the_pool_has_are_held_once() -> None:
-    told = told_text(PPO.replace(f"policy: {PLAIN}", f"policy: {RANK_16}"))
+    told = told_text(with_placement(PPO.replace(f"policy: {PLAIN}", f"policy: {RANK_16}"), "colocated"))
 
     def reference(shares: str | None, offloaded: bool) -> float:
         roles = tuple(replace(r, shares=shares) if r.name == "reference" else r for r in told.graph.roles)

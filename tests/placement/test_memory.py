@@ -145,7 +145,7 @@ def test_every_op_and_transfer_of_a_device_role_has_a_phase() -> None:
 
 def test_resident_state_by_hand() -> None:
     """Qwen2.5-7B on 16 ranks: 7,615,616,512 parameters, 4 bytes of master weight and 8 of AdamW each, sharded."""
-    told = told_text(PPO)
+    told = told_text(with_placement(PPO, "colocated"))
     lines = next(e for e in told.placement.memory if e.phase == "actor_train.update").lines
     state = {line.what: line.value for line in lines if line.role == "actor_train"}
     assert state["master weights"] == 7_615_616_512 * 4 / 16
@@ -171,9 +171,12 @@ def test_an_engine_without_room_for_one_sequence_does_not_start() -> None:
 def test_a_limit_of_the_context_bounds_the_cache() -> None:
     flow = GRPO.replace("max_response_tokens: 2048", "max_response_tokens: 1400, max_context_tokens: 1500")
     for text, tokens in ((GRPO, 3072), (flow, 1500)):
-        start = next(e for e in told_text(text).placement.memory if e.phase == "start actor_infer")
+        told = told_text(text)
+        start = next(e for e in told.placement.memory if e.phase == "start actor_infer")
         cache = next(line for line in start.lines if line.what.startswith("KV cache"))
-        assert cache.value == -(-tokens // 16) * 16 * 57_344, "whole blocks of 16 tokens"
+        layouts = {entry.role: entry.layout for pool in told.placement.pools for entry in pool.roles}
+        each = 57_344 // layouts["actor_infer"].tp
+        assert cache.value == -(-tokens // 16) * 16 * each, "whole blocks of 16 tokens"
 
 
 def test_offloaded_state_lies_on_the_host() -> None:

@@ -147,7 +147,8 @@ def test_every_phase_adds_up_and_says_where_its_inputs_come_from() -> None:
 
 def test_a_host_holds_what_is_off_its_devices() -> None:
     """8 devices of a node: states of 12 bytes a parameter over 16 ranks, and each engine's whole weights."""
-    found = phases(COLOCATED, ALL)
+    whole = "{pools: {all: {gpus: 16, roles: [actor_train, actor_infer, reward], layouts: {actor_infer: {tp: 1}}}}}"
+    found = phases(told_text(with_placement(GRPO, whole)), ALL)
     lines = {(line.what, line.role): line.value for line in found["offloaded state"].lines}
     parameters = COLOCATED.shapes["policy"].parameters
     assert lines["offloaded state", "actor_train"] == pytest.approx(8 * parameters * 12 / 16, abs=8)
@@ -233,6 +234,14 @@ BINDING: dict[str, tuple[str, tuple[tuple[str, str], ...], str, str, str]] = {
     ),
 }  # fmt: skip
 """flow, changes of it, cluster, phase and largest line."""
+LAYOUTS = {"NeMo-RL#456": (8, "{reference: {tp: 1}}"), "OpenRLHF#858": (4, "{actor_infer: {tp: 2}}")}
+"""Of reports whose flow says them: placement of itself cuts a long sequence's logits, and takes engines whole."""
+
+
+def placement_of(report: str) -> str:
+    count, layouts = LAYOUTS.get(report.split(":")[0], (0, ""))
+    roles = "roles: [actor_train, actor_infer, critic, reference]"
+    return f"{{pools: {{all: {{gpus: {count}, {roles}, layouts: {layouts}}}}}}}" if count else "colocated"
 
 
 @pytest.mark.parametrize("report", BINDING)
@@ -241,7 +250,7 @@ def test_the_binding_line_is_the_cause(report: str) -> None:
     for old, new in changes:
         assert old in flow
         flow = flow.replace(old, new)
-    told = told_text(with_placement(flow, "colocated"), cluster)
+    told = told_text(with_placement(flow, placement_of(report)), cluster)
     if report.startswith("verl#302"):
         old_engine = replace(told.request, profile=with_generation(PROFILE, {"vllm": "v0"}))
         told = replace_placement(told, place(told.graph, told.cluster, old_engine, told.shapes))
