@@ -206,6 +206,7 @@ def compile_stage(spec: FlowSpec, index: int, placed: Placed, cluster: Cluster) 
             work=work_of(placed.program, lines),
         ),
         decisions=placement.decisions,
+        search=placement.search,
         run=placed.run,
         syncs=edge_syncs(graph, placement.pools, shapes, cluster, request, placement.decisions),
         gate=lower_gate(spec, index),

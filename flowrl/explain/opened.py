@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from flowrl.plan.plan import Decision
+from flowrl.plan.plan import Decision, SearchReport
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +46,12 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     adds_up: bool = False
     """Whether `parts` are its summands."""
     decision: Decision | None = None
+    reasons: dict[str, str] = {}
+    """Of a decision: its codes in words."""
+    write: tuple[str, ...] = ()
+    """Of a decision: lines of a flow that settle it by hand."""
+    search: SearchReport | None = None
+    """Of the choice of pools: how far the search for them went."""
     notes: tuple[str, ...] = ()
     below: tuple[Opened, ...] = ()
     """What its inputs stand for, each once."""

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 from flowrl.execution.expand import is_plain
 from flowrl.explain.book import Book, Entry
+from flowrl.explain.decided import search_notes, to_write, words
 from flowrl.explain.opened import Opened, OpenedInput, Part
 from flowrl.placement.cost.ledger import evaluate
-from flowrl.plan.plan import LedgerLine
+from flowrl.plan.plan import Decision, LedgerLine
 
 DEEPEST = 8
 """Lines within lines; nothing of a plan is deeper."""
@@ -40,7 +41,7 @@ def is_device(entry: Entry) -> bool:
 def _open(book: Book, entry: Entry, told: set[str], deep: int) -> Opened:
     told.add(entry.key)
     if entry.decision is not None:
-        return Opened(key=entry.key, what=entry.decision.what, decision=entry.decision)
+        return _open_decision(entry, entry.decision)
     if entry.line is not None:
         return _open_line(book, entry, entry.line, told, deep)
     parts = tuple(_part(book, book[key]) for key in entry.below)
@@ -66,6 +67,20 @@ def _open(book: Book, entry: Entry, told: set[str], deep: int) -> Opened:
         unit="" if peak is None else peak.unit,
         limit=None if peak is None else peak.limit,
         parts=parts,
+    )
+
+
+def _open_decision(entry: Entry, decision: Decision) -> Opened:
+    is_pools = decision.what == "pools"
+    codes = dict.fromkeys((decision.reason, *(each.reason for each in decision.rejected)))
+    return Opened(
+        key=entry.key,
+        what=decision.what,
+        decision=decision,
+        reasons={code: words(code) for code in codes},
+        write=to_write(entry.stage, decision),
+        search=entry.stage.search if is_pools else None,
+        notes=search_notes(entry.stage.search) if is_pools else (),
     )
 
 

@@ -35,7 +35,7 @@ def _fields(pattern: str, names: str, section: str, effect: Effect, reason: str)
 
 
 _LIVE, _RESTART, _MOVE, _AGAIN = Effect.LIVE, Effect.RESTART, Effect.MOVE, Effect.RECOMPILE
-UNSEEN = frozenset({"digests", "decisions", "memory", "estimate", "diagnostics", "pools", "flowrl_plan"})
+UNSEEN = frozenset({"digests", "decisions", "search", "memory", "estimate", "diagnostics", "pools", "flowrl_plan"})
 """Of a plan or a stage: told by totals, by rows of their own, or (decisions) by what they decided."""
 
 PLAN: Sequence[Row] = (

@@ -34,7 +34,7 @@ def _flat(opened: Opened) -> Iterator[Opened]:
 def _block(opened: Opened, width: int) -> Iterator[str]:
     if opened.decision is not None:
         yield f"{opened.key}  {opened.what}"
-        yield from _decision(opened.decision, width)
+        yield from _decision(opened, opened.decision, width)
         return
     value = "" if opened.value is None else f"  {_value(opened.value, opened.unit)}"
     limit = "" if opened.limit is None else f" of {_brief(opened.limit, opened.unit)}"
@@ -91,17 +91,28 @@ def _parts(opened: Opened, width: int) -> Iterator[str]:
         yield f"{INDENT * 2}sum {_value(sum(part.value for part in parts), unit)}"
 
 
-def _decision(decision: Decision, width: int) -> Iterator[str]:
+def _decision(opened: Opened, decision: Decision, width: int) -> Iterator[str]:
     yield from _wrapped(decision.text, width, INDENT, INDENT * 2)
-    rows = [("chosen", f"{decision.chosen} ({decision.reason.replace('_', ' ')})")]
+    rows = [("chosen", f"{decision.chosen} ({decision.reason}: {_words(opened, decision.reason)})")]
     for each in decision.rejected:
         delta = f", {each.delta}" if each.delta else ""
-        rows.append(("rejected", f"{each.option}: {each.reason.replace('_', ' ')}{delta}"))
+        rows.append(("rejected", f"{each.option} ({each.reason}: {_words(opened, each.reason)}){delta}"))
     if not decision.rejected:
         rows.append(("rejected", "nothing: there was no other option"))
     rows.append(("override", decision.override or "no key of the flow changes it"))
+    rows += [("search", note) for note in opened.notes]
     for name, text in rows:
         yield from _wrapped(text, width, f"{INDENT}{name:<8}  ", " " * 12)
+    for place, line in enumerate(opened.write):
+        yield from _wrapped(line.lstrip(), width, f"{INDENT}{'' if place else 'write':<8}  {_indent(line)}", " " * 20)
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
+
+
+def _words(opened: Opened, reason: str) -> str:
+    return opened.reasons.get(reason, reason.replace("_", " "))
 
 
 def number(value: float) -> str:
