@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from flowrl.api.data import data_faults
 from flowrl.api.digests import code_digest, flow_digest, profile_digest
 from flowrl.api.machine import cluster_of
+from flowrl.api.parts import emit_stage
 from flowrl.api.profile import load_profile
 from flowrl.api.sources import sources_of
-from flowrl.compiler.emit.program import emit
 from flowrl.compiler.lower.effects import warn_effects
 from flowrl.compiler.lower.gates import removed_metric
 from flowrl.compiler.lower.graph import lower_stage
@@ -174,7 +174,7 @@ def _place(spec: FlowSpec, checked: Checked, cluster: Cluster, profile: Profile,
         request = request if objective is None else replace(request, objective=objective, objective_span=None)
         placement = place(graph, cluster, request, shapes)
         run = lower_stage_run(spec, index)
-        program = emit(graph, placement.pools, run, placement.memory, fits=placement.fits)
+        program, placement = emit_stage(graph, placement, run, shapes, request, cluster)
         placed.append(Placed(graph, shapes, request, placement, run, program))
     return placed
 

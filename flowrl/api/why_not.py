@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from flowrl.api.compile import Placed, check_spec, compile_stage, placed_stages
+from flowrl.api.parts import emit_stage
 from flowrl.api.profile import load_profile
-from flowrl.compiler.emit.program import emit
 from flowrl.diag.diagnostic import FlowError
 from flowrl.explain.question import Wish, parse
 from flowrl.explain.why_not import WhyNot, answered, impossible, is_planned, planned
@@ -73,7 +73,7 @@ def _answer(
         placement = place(asked.graph, cluster, asked.request, placed.shapes)
     except FlowError as error:
         return impossible(question, stage, error)
-    program = emit(asked.graph, placement.pools, placed.run, placement.memory, fits=placement.fits)
+    program, placement = emit_stage(asked.graph, placement, placed.run, placed.shapes, asked.request, cluster)
     other = replace(placed, graph=asked.graph, request=asked.request, placement=placement, program=program)
     return answered(
         question,

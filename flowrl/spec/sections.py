@@ -239,8 +239,8 @@ class ScheduleDocument(Document):
     when_stale: Literal["wait", "drop"] = "wait"
     """What happens to a sample older than max_lag. Default wait."""
     takes: Takes = 1
-    """In how many parts, at most 8, responses are handed on as they are done, so that scoring elsewhere overlaps
-    generation. The largest divisor of the prompts up to that counts. Default 1: all at once."""
+    """In how many parts, at most 8, responses may be handed on as they are done, so that scoring elsewhere overlaps
+    generation. The plan takes as many of it as shorten the step. Default 1: all at once."""
 
 
 class LayoutDocument(Document):

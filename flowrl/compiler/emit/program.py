@@ -16,7 +16,7 @@ from flowrl.compiler.emit.instructions import Draft, drafts
 from flowrl.compiler.emit.ledger import check_ledger
 from flowrl.compiler.emit.order import in_order
 from flowrl.compiler.emit.residency import staged_roles, with_residency
-from flowrl.compiler.emit.sessions import with_sessions
+from flowrl.compiler.emit.sessions import Parts, with_sessions
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Graph
 from flowrl.plan.plan import Memory, Pool, StageRun
@@ -25,10 +25,17 @@ from flowrl.program.program import Channel, ChannelKind, Instruction, Program, S
 
 
 def emit(
-    graph: Graph, pools: Sequence[Pool], run: StageRun, memory: Sequence[Memory] = (), *, fits: bool = True
+    graph: Graph,
+    pools: Sequence[Pool],
+    run: StageRun,
+    memory: Sequence[Memory] = (),
+    *,
+    fits: bool = True,
+    parts: Parts | None = None,
 ) -> Program:
     """Emit the program of one stage. `memory`: the plan's ledger, which says what engines wake in two parts and covers
     the program at every instant; without it neither is looked at. `fits`: whether the plan holds its limits.
+    `parts`: in which generation is handed on; None: all that the graph asks for.
 
     The order of a stream is its share of one topological order of the whole step, so that streams can never wait for
     each other in a circle. Pools without instructions get no stream. Raises InternalError for a graph that is not
@@ -38,19 +45,20 @@ def emit(
     ordered = in_order(drafts(graph, pools, run), graph)
     streams = _streams(ordered, pools, staged_roles(memory))
     channels = channels_between(graph, ordered)
-    program = _in_parts(graph, streams, (*channels, *join_apart(streams, channels)))
+    program = _in_parts(
+        graph, streams, (*channels, *join_apart(streams, channels)), parts or Parts(graph.schedule.takes)
+    )
     check(program)
     if memory:
         check_ledger(program, graph, pools, memory, fits=fits)
     return program
 
 
-def _in_parts(graph: Graph, streams: Sequence[Stream], channels: Sequence[Channel]) -> Program:
+def _in_parts(graph: Graph, streams: Sequence[Stream], channels: Sequence[Channel], parts: Parts) -> Program:
     """The program with its sessions. Parts that go in turn through the ops of a lane may wait for what stands behind
     them; then each op does all of its parts before the next."""
-    takes = graph.schedule.takes
-    program = _joined(*with_sessions(graph, streams, channels, takes))
-    return program if is_live(program) else _joined(*with_sessions(graph, streams, channels, takes, in_turn=False))
+    program = _joined(*with_sessions(graph, streams, channels, parts))
+    return program if is_live(program) else _joined(*with_sessions(graph, streams, channels, parts, in_turn=False))
 
 
 def _require_lowered(graph: Graph) -> None:

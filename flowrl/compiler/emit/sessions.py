@@ -29,6 +29,17 @@ from flowrl.program.program import MOVES, Channel, ChannelKind, Instruction, Ins
 MOST_TAKES = 8
 """More parts cost more instructions than they save time."""
 
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a program may cut."""
+
+    takes: int
+    """Parts of a session at most; 1: none."""
+    on_devices: bool = True
+    """Whether ops on devices run part by part too, or those of the host alone."""
+
+
 Wired = tuple[tuple[Stream, ...], tuple[Channel, ...]]
 
 
@@ -45,11 +56,11 @@ class _Session:
 
 
 def with_sessions(
-    graph: Graph, streams: Sequence[Stream], channels: Sequence[Channel], takes: int, *, in_turn: bool = True
+    graph: Graph, streams: Sequence[Stream], channels: Sequence[Channel], parts: Parts, *, in_turn: bool = True
 ) -> Wired:
-    """The program with at most `takes` parts a session; as it is where no op could use a part. `in_turn`: where several
-    ops of a lane run part by part, each part goes through all of them before the next one."""
-    found = _sessions(graph, streams, takes) if takes > 1 else []
+    """The program with its sessions; as it is where no op could use a part. `in_turn`: where several ops of a lane run
+    part by part, each part goes through all of them before the next one."""
+    found = _sessions(graph, streams, parts) if parts.takes > 1 else []
     if not found:
         return tuple(streams), tuple(channels)
     split = {id: session for session in found for id in (session.op, *session.readers)}
@@ -61,12 +72,12 @@ def with_sessions(
     return tuple(apart), tuple(_channels(channels, pieces))
 
 
-def _sessions(graph: Graph, streams: Sequence[Stream], takes: int) -> list[_Session]:
-    known = _Known(graph, streams)
+def _sessions(graph: Graph, streams: Sequence[Stream], asked: Parts) -> list[_Session]:
+    known = _Known(graph, streams, asked.on_devices)
     found: list[_Session] = []
     taken: set[str] = set()
     for op in graph.ops:
-        parts = _parts(known.prompts(op.id), min(takes, MOST_TAKES)) if known.may_open(op) else ()
+        parts = _parts(known.prompts(op.id), min(asked.takes, MOST_TAKES)) if known.may_open(op) else ()
         readers = known.readers(op, taken, Granularity.SAMPLE) if len(parts) > 1 else ()
         readers = readers or (known.readers(op, taken, Granularity.GROUP) if len(parts) > 1 else ())
         if readers:
@@ -85,8 +96,8 @@ def _parts(prompts: int, takes: int) -> tuple[Rows, ...]:
 class _Known:
     """What decides whether an op takes part in a session."""
 
-    def __init__(self, graph: Graph, streams: Sequence[Stream]) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, streams: Sequence[Stream], reads_on_devices: bool) -> None:
+        self.graph, self.reads_on_devices = graph, reads_on_devices
         self.runs: dict[str, list[Instruction]] = defaultdict(list)
         self.lane_of: dict[str, tuple[int, int]] = {}
         for at, stream in enumerate(streams):
@@ -124,6 +135,8 @@ class _Known:
         not leave."""
         op, runs, opened = self.graph.op(id), self.runs[id], self.runs[session.id][0]
         if len(runs) != 1 or id in self.tied or op.role in self.moving:
+            return False
+        if op.role in self.on_devices and not self.reads_on_devices:
             return False
         if self.graph.role(op.role).kind in (Kind.DATA, Kind.FILTER) or isinstance(op.params, GenerateParams):
             return False
