@@ -34,6 +34,9 @@ nothing else. This is version {PLAN_VERSION} of the format; [plan.schema.json](p
   FlowRL give the same bytes.
 - Strict: another version, a missing field, a field of another type or one that is not listed here is refused (FR0701
   to FR0706), and so is a file over {LARGEST_BYTES // 2**20} MiB. Reading a plan executes nothing.
+- Whole: `digests.plan` is the sha256 of all else, so that a file that was edited is refused (FR0734).
+- Kept with its flow: `flowrl run` refuses a plan whose flow, cluster, profile, code or files have moved since, and says
+  what differs, as `flowrl diff` does ([plan-diff](../plan-diff.md)).
 - A digest (`digests`, `sources`) is the sha256 of what a value means: places in source files, comments and the order of
   roles, ops and edges do not count.
 - Every number in `memory` and `estimate` has ledger lines. The `value` of a line is its `formula` (`+ - * / //`, `max`,

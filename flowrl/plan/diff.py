@@ -19,7 +19,7 @@ from flowrl.plan.digests import meaning
 from flowrl.plan.effects import PLAN, STAGE, UNSEEN, Row, row_of
 from flowrl.plan.leaves import MISSING, Leaf, Path, leaves
 from flowrl.plan.places import placement_changes
-from flowrl.plan.plan import Digests, Plan, StagePlan
+from flowrl.plan.plan import Plan, StagePlan
 from flowrl.plan.totals import totals_of
 
 _UNKNOWN = Row((), "program", Effect.RESTART, "other")
@@ -32,7 +32,7 @@ def diff(before: Plan, after: Plan, names: tuple[str, str] = ("plan", "plan")) -
     told = {(each.what, each.before, each.after) for each in inside}
     whole = [each for each in _of_plan(before, after) if (each.what, each.before, each.after) not in told]
     changes = [*whole, *inside, *_warnings(before, after)]
-    moved = [name for name in Digests.__struct_fields__ if _digest(before, name) != _digest(after, name)]
+    moved = [name for name in ("flow", "cluster", "profile", "code") if _digest(before, name) != _digest(after, name)]
     return PlanDiff(
         before=names[0],
         after=names[1],

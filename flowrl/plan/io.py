@@ -6,12 +6,14 @@ same bytes. Strict: another version, another shape or a key that this version do
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from pathlib import Path
 from typing import cast
 
 import msgspec
+from msgspec.structs import replace
 
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Help, InternalError, diagnose
 from flowrl.diag.near import near_names
@@ -23,8 +25,18 @@ LARGEST_BYTES = 10 * 2**20
 
 
 def dumps(plan: Plan) -> bytes:
-    """The canonical bytes of a plan. InternalError if it holds a number that JSON has not (nan, inf)."""
-    return canonical(plan)
+    """The canonical bytes of a plan, with the digest of its content. InternalError if it holds a number that JSON has
+    not (nan, inf)."""
+    return canonical(replace(plan, digests=replace(plan.digests, plan=content_digest(plan))))
+
+
+def content_digest(plan: Plan) -> str:
+    """sha256 hex of all that a plan holds, but this."""
+    return hashlib.sha256(canonical(_without_digest(plan))).hexdigest()
+
+
+def _without_digest(plan: Plan) -> Plan:
+    return plan if not plan.digests.plan else replace(plan, digests=replace(plan.digests, plan=""))
 
 
 def canonical(value: object) -> bytes:
@@ -35,7 +47,7 @@ def canonical(value: object) -> bytes:
 
 
 def loads(data: bytes, file: str = "plan.json") -> Plan:
-    """The plan in `data`. `file` is its name for diagnostics.
+    """The plan in `data`, edited or not. `file` is its name for diagnostics.
 
     Raises FlowError FR0701 (not JSON), FR0702 (no plan), FR0703 (another version), FR0704 (wrong shape or an unknown
     key), FR0705 (too large).
@@ -55,17 +67,36 @@ def loads(data: bytes, file: str = "plan.json") -> Plan:
     unknown = _lost(cast("object", plain), msgspec.to_builtins(plan), "$")
     if unknown is not None:
         raise FlowError(_wrong_shape(file, f"`{unknown}` is not part of version {PLAN_VERSION}"))
-    return plan
+    return _without_digest(plan)
 
 
 def read(path: Path) -> Plan:
-    """The plan in a file. FlowError FR0706 if there is no such file; otherwise as `loads`."""
+    """The plan in a file. Raises FlowError as `loads` does, FR0706 if there is no such file, FR0734 for one that was
+    edited; a file that does not have the digest of its content is taken as it is."""
     try:
         data = bounded_bytes(path)
     except OSError as failure:
         reason = (failure.strerror or str(failure)).lower()
         raise FlowError(diagnose("FR0706", helps=_near_files(path), file=path, reason=reason)) from None
-    return loads(data, str(path))
+    plan = loads(data, str(path))
+    written = _Written.of(data)
+    if written and written != content_digest(plan):
+        raise FlowError(diagnose("FR0734", _top(str(path))))
+    return plan
+
+
+class _WrittenDigests(msgspec.Struct, frozen=True):
+    plan: str = ""
+
+
+class _Written(msgspec.Struct, frozen=True):
+    """The one digest that `loads` leaves out."""
+
+    digests: _WrittenDigests
+
+    @staticmethod
+    def of(data: bytes) -> str:
+        return msgspec.json.decode(data, type=_Written).digests.plan
 
 
 def bounded_bytes(path: Path) -> bytes:

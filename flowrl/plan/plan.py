@@ -283,6 +283,8 @@ class Digests(msgspec.Struct, frozen=True, kw_only=True):
     """Of the device and model catalogues."""
     code: str
     """Of FlowRL's version and the files with the user's functions."""
+    plan: str = ""
+    """Of the rest of the file, so that an edited one is told; empty but in a file."""
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):

@@ -65,7 +65,9 @@ def test_any_two_plans_can_be_told(one: Plan, other: Plan) -> None:
     assert json.loads(diff_json(found))["differs"] == found.differs
 
 
-SKIPPED = re.compile(r"digests|search|flags|decisions|memory|estimate|diagnostics|flowrl_plan|\bspans?\b|_spans?\b|lines|overlap")
+SKIPPED = re.compile(
+    r"digests|search|flags|decisions|memory|estimate|diagnostics|flowrl_plan|\bspans?\b|_spans?\b|lines|overlap"
+)
 
 
 @settings(deadline=None, max_examples=30, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +71,7 @@ PLAN = small_plan()
 @SLOW
 @given(values(Plan))
 def test_any_plan_comes_back_as_it_was(plan: Plan) -> None:
-    plan = replace(plan, flowrl_plan=1)
+    plan = replace(plan, flowrl_plan=1, digests=replace(plan.digests, plan=""))
     data = dumps(plan)
     assert loads(data) == plan
     assert dumps(loads(data)) == data
@@ -171,6 +174,54 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
     assert caught.value.diagnostics[0].code == "FR0706"
     (tmp_path / "plan.json").write_bytes(dumps(PLAN))
     assert read(tmp_path / "plan.json") == PLAN
+
+
+def test_a_plan_that_was_edited_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    text = dumps(PLAN).decode()
+    for old, new in (('"tp": 1', '"tp": 2'), ('"verdict": "fits"', '"verdict": "infeasible"'), ("1.5", "1.25")):
+        assert old in text
+        file.write_text(text.replace(old, new, 1))
+        with pytest.raises(FlowError) as caught:
+            read(file)
+        assert [fault.code for fault in caught.value.diagnostics] == ["FR0734"]
+        assert loads(file.read_bytes()) != PLAN
+
+
+def test_how_a_file_is_laid_out_is_no_edit(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(json.loads(dumps(PLAN))))
+    assert read(file) == PLAN
+
+
+def test_a_plan_without_a_digest_of_its_content_is_read(tmp_path: Path) -> None:
+    plain = json.loads(dumps(PLAN))
+    del plain["digests"]["plan"]
+    (tmp_path / "plan.json").write_text(json.dumps(plain))
+    assert read(tmp_path / "plan.json") == PLAN
+
+
+PLANNING = """
+import sys
+from flowrl import api
+sys.stdout.buffer.write(api.dumps(api.plan(sys.argv[1])))
+"""
+
+
+def test_a_plan_is_the_same_bytes_whatever_the_seed_of_hashes() -> None:
+    """Two processes whose sets and dicts of strings are ordered otherwise."""
+    flow = str(Path(__file__).parents[2] / "examples" / "ppo_7b.yaml")
+    made = [
+        subprocess.run(
+            [sys.executable, "-c", PLANNING, flow],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert made[0] == made[1]
+    assert loads(made[0]).name == "ppo-7b"
 
 
 def test_the_schema_accepts_what_is_written() -> None:

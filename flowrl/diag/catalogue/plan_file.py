@@ -83,4 +83,11 @@ CODES: tuple[Code, ...] = (
         why="it is answered by planning with all of it, so all of it must be able to hold at once",
         help="ask for one of the two",
     ),
+    Code(
+        id="FR0734",
+        headline="the plan file was edited",
+        label="what it holds is not what its `digests.plan` is of",
+        why="what is planned is what is run: a number that was changed by hand fits none of the others",
+        help="change the flow and make the plan anew: flowrl plan FLOW -o plan.json",
+    ),
 )
