@@ -38,16 +38,16 @@ QUICK = 12
 def section(*, quick: bool = False) -> Outcome:
     outcome = Outcome("chains")
     for kind in ("trainer", "judge"):
-        cases = list(_cases(kind))[:: QUICK if quick else 1]
+        every = list(cases(kind))[:: QUICK if quick else 1]
         progress, found = Progress(f"chains to a {kind}"), list[Found]()
-        for number, case in enumerate(cases, 1):
+        for number, case in enumerate(every, 1):
             found.append(compared(case))
-            progress.tell(number, len(cases))
+            progress.tell(number, len(every))
         _tell(outcome, kind, found, quick=quick)
     return outcome
 
 
-def _cases(kind: str) -> Iterator[Instance]:
+def cases(kind: str) -> Iterator[Instance]:
     for devices in DEVICES:
         for tokens in TOKENS:
             for last in range(len(EPOCHS)):
@@ -106,7 +106,7 @@ def _writer(tokens: int) -> dict[str, Any]:
 
 def _tell(outcome: Outcome, kind: str, found: list[Found], *, quick: bool) -> None:
     last = "actor_train" if kind == "trainer" else "reward"
-    one = [each for each in found if _one_for(each, last)]
+    one = [each for each in found if has_one(each, last)]
     missed = [each for each in one if each.gap > SAME or each.faults]
     wrong = [each for each in found if each.gap > SAME or each.faults]
     outcome.lines.append(
@@ -124,7 +124,7 @@ def _tell(outcome: Outcome, kind: str, found: list[Found], *, quick: bool) -> No
         outcome.bar(f"to a {kind}: cases of the sort", len(one), f">= {MISSED}", len(one) >= MISSED)
 
 
-def _one_for(found: Found, last: str) -> bool:
+def has_one(found: Found, last: str) -> bool:
     way = found.answer.best
     if way is None or len(way.blocks) < 2:
         return False

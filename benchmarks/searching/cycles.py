@@ -58,29 +58,34 @@ class Checked:
 def section(*, quick: bool = False) -> Outcome:
     outcome, found = Outcome("cycles"), list[Checked]()
     wanted, progress = QUICK if quick else WANTED, Progress("cycles")
-    for name, program, seconds in _programs(wanted):
-        found.append(_checked(name, program, seconds))
+    for name, program, seconds in programs(wanted):
+        found.append(checked(name, program, seconds))
         progress.tell(len(found), wanted)
     _tell(outcome, found, wanted)
     return outcome
 
 
-def _programs(wanted: int) -> Iterator[tuple[str, Program, Mapping[str, float]]]:
+def programs(wanted: int) -> Iterator[tuple[str, Program, Mapping[str, float]]]:
     """Of every fifth the graph is a preset's or an example's, of the others an instance's."""
-    known = [*_examples(), *((preset, given(preset, "7B", 8).graph) for preset in PRESETS)]
+    known = [*EXAMPLES, *PRESETS]
     for number in range(wanted):
         draw = Random(f"{SEED}-{number}")
-        name, graph = known[number // 5 % len(known)] if number % 5 == 0 else ("instance", instance(SEED, number).graph)
+        name, graph = _known(draw, known[number // 5 % len(known)]) if number % 5 == 0 else _random(number)
         program = emit(graph, _pools(draw, graph), StageRun(steps=2))
         yield f"{number} {name}", program, _seconds(draw, program)
 
 
-def _examples() -> Iterator[tuple[str, Graph]]:
-    for path in EXAMPLES:
-        spec = load(path)
-        for place in range(len(spec.stages)):
-            graph, _ = run_passes(lower_stage(spec, place))
-            yield f"{path.stem} {place}", graph
+def _random(number: int) -> tuple[str, Graph]:
+    return "instance", instance(SEED, number).graph
+
+
+def _known(draw: Random, flow: Path | str) -> tuple[str, Graph]:
+    """A preset, or a stage of an example."""
+    if isinstance(flow, str):
+        return flow, given(flow, "7B", 8).graph
+    spec = load(flow)
+    stage = draw.randrange(len(spec.stages))
+    return f"{flow.stem} {stage}", run_passes(lower_stage(spec, stage))[0]
 
 
 def _pools(draw: Random, graph: Graph) -> list[Pool]:
@@ -117,7 +122,7 @@ def _seconds(draw: Random, program: Program) -> dict[str, float]:
     return found
 
 
-def _checked(name: str, program: Program, seconds: Mapping[str, float]) -> Checked:
+def checked(name: str, program: Program, seconds: Mapping[str, float]) -> Checked:
     count, arcs = waits(program, seconds)
     ours, _ = ratio_of(program, seconds)
     circles = by_circles(arcs)
