@@ -27,8 +27,14 @@ edges:
   - advantage.estimate -> actor_train.update, critic.update
   - actor_train => actor_infer
 step: {prompts: 128}
-placement: colocated
+placement:
+  pools:
+    all:
+      gpus: GPUS
+      roles: [actor_train, actor_infer, critic, reference]
+      layouts: {actor_train: {tp: 1}, critic: {tp: 1}, reference: {tp: 1}}
 """
+"""Trainers are cut by data alone, as in the reports; placement of itself would cut what does not fit so."""
 
 BASE = {"DEVICE": "H100-80G", "GPUS": 8, "TOKENS": 16384, "MAY": "null", "LENGTH": 1024, "SHARE": 0.85}
 
