@@ -22,7 +22,7 @@ from flowrl.placement.search.objective import Objective, Score
 from flowrl.placement.search.ways import Part, Ways
 from flowrl.placement.time.event_graph import FREE
 
-MOST_LOOKED = 60_000
+MOST_LOOKED = 20_000
 """Bounds and choices that are looked at before the search stops and says how far it may be from the best."""
 
 
@@ -175,7 +175,7 @@ class Branch:
             return None
         low = [max(self._first(seat), at) for seat, at in zip(box.seats, box.low, strict=True)]
         high = list(box.high)
-        bound = _Bound(self.ground, box)
+        bound = Bound(self.ground, box)
         while True:
             if not self._fit(box, low, high):
                 return None
@@ -189,7 +189,7 @@ class Branch:
         return Box(box.seats, tuple(low), tuple(high), box.open_roles), value
 
     def _first(self, seat: Seat) -> int:
-        return max((self.ground.floor(role, seat).first for role in seat.roles), default=0)
+        return self.ground.floors.first(seat.roles, seat.group, seat.sizes)
 
     def _fit(self, box: Box, low: list[int], high: list[int]) -> bool:
         """Whether the pools have room at all; lowers `high` to what the others leave."""
@@ -207,7 +207,7 @@ class Branch:
                     high[place] -= 1
         return all(a <= b for a, b in zip(low, high, strict=True))
 
-    def _raise(self, box: Box, bound: _Bound, low: list[int], high: list[int], most: float) -> bool:
+    def _raise(self, box: Box, bound: Bound, low: list[int], high: list[int], most: float) -> bool:
         """Raise each lower end to the first size with which, all others at their largest, the best can be beaten; say
         whether that leaves the others less."""
         raised = False
@@ -225,7 +225,7 @@ class Branch:
         return raised and len(box.seats) > 1
 
 
-class _Bound:
+class Bound:
     """Bounds of one box."""
 
     def __init__(self, ground: Ground, box: Box) -> None:
@@ -268,6 +268,11 @@ class _Bound:
     def reaches(self, places: Sequence[int], most: float) -> bool:
         """Whether a step with pools of at most these sizes takes `most` or longer."""
         return self._frame.reaches(self._nodes(places), self.ground.clock.unmoved, most)
+
+    def critical(self, places: Sequence[int]) -> tuple[float, set[str]]:
+        """Seconds of a step with pools of at most these sizes, and the roles that it waits for."""
+        seconds, ring = self._frame.critical(self._nodes(places), self.ground.clock.unmoved)
+        return seconds, self.ground.clock.roles_of(ring)
 
     def least(self, places: Sequence[int]) -> float:
         return self._frame.least(self._nodes(places), self.ground.clock.unmoved)

@@ -10,7 +10,7 @@ from 0. Knows no devices.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 from flowrl.graph.graph import Edge
 from flowrl.placement.cost.role import RoleCost, RoleCosts
@@ -22,6 +22,8 @@ from flowrl.program.ratio import NumberedArc, of_sorted
 
 MOST_FRAMES = 20_000
 """That are kept at once."""
+MOST_RINGS = 8
+"""Circles that a frame keeps, those first that were the longest last."""
 STAYS, LEAVES, STAGED = 0, 1, 2
 """What a role does while others work: it stays on the devices, leaves them, or leaves them and wakes in two parts."""
 _SHARE: Mapping[InstructionKind, tuple[float, float]] = {
@@ -47,16 +49,23 @@ class Frame:
 
     def reaches(self, nodes: Sequence[float], moves: Sequence[Pair], most: float) -> bool:
         """Whether no step is shorter than `most`."""
-        for ring, moved, tokens in self._rings:
+        for place, (ring, moved, tokens) in enumerate(self._rings):
             seconds = sum([nodes[at] for at in ring])
             if moved:
                 seconds += _moved(moved, moves)
             if seconds >= most * tokens:
+                self._rings.insert(0, self._rings.pop(place))
                 return True
         return self.least(nodes, moves, most) > most
 
     def least(self, nodes: Sequence[float], moves: Sequence[Pair], at_least: float = 0.0) -> float:
         """The seconds of a step, if they are more than `at_least`."""
+        return self.critical(nodes, moves, at_least)[0]
+
+    def critical(
+        self, nodes: Sequence[float], moves: Sequence[Pair], at_least: float = 0.0
+    ) -> tuple[float, tuple[int, ...]]:
+        """The same with the nodes of a circle that takes as long; none if all take less."""
         arcs: list[NumberedArc] = [
             (
                 wait.source,
@@ -71,8 +80,10 @@ class Frame:
             passed = [self._waits[place] for place in circle]
             ring = tuple(wait.source for wait in passed if wait.full)
             moved = tuple(move for wait in passed for move in wait.moves)
-            self._rings.append((ring, moved, sum(wait.tokens for wait in passed)))
-        return found
+            self._rings.insert(0, (ring, moved, sum(wait.tokens for wait in passed)))
+            del self._rings[MOST_RINGS:]
+            return found, ring
+        return found, ()
 
 
 def _moved(done: Moves, moves: Sequence[Pair]) -> float:
@@ -154,19 +165,9 @@ class Clock:
                     found[at] = count * synced[edge][end]
         return found
 
-    def visits(self, roles: Sequence[str], role: str) -> int:
-        """How often a step a role of a pool comes back to its devices, if it leaves them."""
-        wanted = set(roles)
-        stream = [
-            (name, self._nodes[at][0] > 0)
-            for at, node in enumerate(self._event.nodes)
-            for name in node.roles
-            if name in wanted
-        ]
-        runs = [(name, [plain for _, plain in same]) for name, same in groupby(stream, key=lambda each: each[0])]
-        if len({name for name, _ in runs}) < 2:
-            return 0
-        return sum(name == role and any(plain) for name, plain in runs)
+    def roles_of(self, nodes: Sequence[int]) -> set[str]:
+        """Whose these nodes are."""
+        return {role for at in nodes for role in self._event.nodes[at].roles}
 
     # -- whole placements ---------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ class Floors:
     def __init__(self, stays: RoleStays, places: Places) -> None:
         self._stays, self._places = stays, places
         self._known: dict[tuple[str, str, tuple[int, ...]], Floor] = {}
+        self._firsts: dict[tuple[frozenset[str], str, tuple[int, ...]], int] = {}
         self._shares = {
             role.name: [op.firings / max(1, op.every_steps) for op in stays.costs.ops_of(role.name)]
             for role in stays.costs.graph.roles
@@ -50,6 +51,21 @@ class Floors:
         if found is None:
             found = self._known[key] = self._made(role, group, sizes)
         return found
+
+    def first(self, roles: Sequence[str], group: str, sizes: tuple[int, ...]) -> int:
+        """The place of the smallest size on which roles may share a pool; the number of sizes if there is none."""
+        key = (frozenset(roles), group, sizes)
+        found = self._firsts.get(key)
+        if found is None:
+            low = max((self.of(role, group, sizes).first for role in roles), default=0)
+            found = self._firsts[key] = next(
+                (at for at in range(low, len(sizes)) if self._may_share(roles, group, sizes[at])), len(sizes)
+            )
+        return found
+
+    def _may_share(self, roles: Sequence[str], group: str, size: int) -> bool:
+        shapes = self._places.likely(group, size)
+        return not roles or any(self._stays.may_share(roles, self._places.site(shape)) for shape in shapes)
 
     def _made(self, role: str, group: str, sizes: Sequence[int]) -> Floor:
         least: list[Least] = []

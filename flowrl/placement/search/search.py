@@ -26,14 +26,17 @@ from flowrl.placement.memory.pool import memory
 from flowrl.placement.request import STEP_TIME, Mode, PlacementRequest
 from flowrl.placement.search.branch import MOST_LOOKED, Branch, Ground, Seat
 from flowrl.placement.search.candidate import Candidate, Found, Laid, Option
+from flowrl.placement.search.climb import Climb
 from flowrl.placement.search.familiar import familiar
 from flowrl.placement.search.faults import nothing_left, refused, too_slow
 from flowrl.placement.search.objective import objective_of
 from flowrl.placement.search.settle import Settler
-from flowrl.placement.search.sizes import cluster_sizes, is_thinned
+from flowrl.placement.search.sizes import EVERY_SIZE, cluster_sizes, is_thinned
 from flowrl.placement.search.ways import Ways, group_size
 from flowrl.plan.plan import SearchReport
 
+MOST_APART = 6
+"""Roles of which a climb also starts with each on its own."""
 MOST_ASSIGNMENTS = 64
 """Ways to place the roles that explicit pools leave open of which each is worked out."""
 
@@ -97,8 +100,23 @@ class _Search:
             self.settler.settle_way(parts, sizes)
         ground = self._ground()
         if ground.sizes:
+            self._climb(ground)
             branch = Branch(ground, self.settler.settle_seats, lambda: self.settler.score)
             self.open_bound = branch.run(ground.start(), MOST_LOOKED)
+
+    def _climb(self, ground: Ground) -> None:
+        """From the best that is known, and from every role on its own, where not every size is tried: see climb.py."""
+        if ground.whole or all(room <= EVERY_SIZE for room in ground.room.values()):
+            return
+        best, group = self.settler.best, max(ground.room, key=lambda name: ground.room[name])
+        parts = [(draft.roles, draft.group.name) for draft in best.option.pools] if best is not None else []
+        starts = [parts] if all(name in ground.sizes for _, name in parts) else []
+        if len(self.ways.roles) <= MOST_APART:
+            starts.append([((role,), group) for role in self.ways.roles])
+        for _, seats, places in Climb(ground).ways(
+            [[Seat(roles, name, ground.sizes[name]) for roles, name in start] for start in starts if start]
+        ):
+            self.settler.settle_seats(seats, places)
 
     def _ground(self) -> Ground:
         """Of groups of GPUs: slots of a CPU cost what others leave them."""

@@ -91,7 +91,7 @@ class Settler:
         if not self._settle(option, inf, MOST_NODES_TOLD):
             near = self._near(option)
             if near is not None:
-                self.tried[option.label] = near
+                self._keep(near)
 
     def settle_host(self) -> None:
         """A flow without roles on devices."""
@@ -160,10 +160,10 @@ class Settler:
 
     def squeeze(self) -> None:
         """Bring every way that was tried as near to fitting as its roles' choices allow."""
-        for label, candidate in list(self.tried.items()):
+        for candidate in list(self.tried.values()):
             near = self._near(candidate.option, MOST_ROUNDS)
             if near is not None and near.rank() < candidate.rank():
-                self.tried[label] = near
+                self._keep(near)
 
     def _near(self, option: Option, rounds: int = 0) -> Candidate | None:
         found = squeezed(self.stays, self._pitches(option), rounds)

@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
 from flowrl.graph.graph import EdgeKind
 from flowrl.placement.checks.rows import COLLECTIVE, shares
 from flowrl.placement.checks.sharding import copies_fault
 from flowrl.placement.choices import Choices
 from flowrl.placement.cost.role import RoleCost, RoleCosts, Site
 from flowrl.placement.request import LayoutRequest
-from flowrl.plan.plan import RolePlacement
+from flowrl.plan.plan import Layout, RolePlacement
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -65,6 +63,7 @@ class RoleStays:
         }
         self._known: dict[tuple[object, ...], tuple[Stay, ...]] = {}
         self._quick: dict[tuple[object, ...], tuple[float, ...] | None] = {}
+        self._needs: dict[tuple[object, ...], tuple[int, RoleCost]] = {}
 
     def quickest(self, role: str, site: Site) -> tuple[float, ...] | None:
         """The least seconds of a firing of each op, whatever the choice. None if no choice gives every rank a row and
@@ -74,15 +73,34 @@ class RoleStays:
             self._quick[key] = self._least(role, site)
         return self._quick[key]
 
+    def may_share(self, roles: Sequence[str], site: Site) -> bool:
+        """Whether the processes of all roles leave room for the largest of them at work. They are not asked what else
+        they leave."""
+        known = [self._needs[role, site] for role in roles if self.quickest(role, site) and (role, site) in self._needs]
+        if len(known) < len(roles):
+            return False
+        always = self.costs.always([cost for _, cost in known], site)
+        return always + max(need for need, _ in known) <= site.limit_bytes
+
     def _least(self, role: str, site: Site) -> tuple[float, ...] | None:
-        ops = self.costs.ops_of(role)
+        """Of entries that differ in recomputation alone, the first that fits is the quickest: the next compute more."""
+        ops, shared = self.costs.ops_of(role), bool(self.costs.partners(role))
+        trains = self.costs.graph.role(role).trainable
         least: list[float] | None = None
+        done: set[tuple[Layout, int | None]] = set()
         for entry in self._entries(role, site, alone=True):
-            cost = self.costs.role_cost(entry, site)
-            if not (self.costs.partners(role) or self._may_fit(cost, site)):
+            alike = (entry.layout, entry.micro_batch_tokens)
+            if alike in done:
                 continue
-            seconds = [cost.seconds[op.id] for op in ops]
-            least = seconds if least is None else list(map(min, least, seconds))
+            cost = self.costs.role_cost(entry, site)
+            if shared or self._may_fit(cost, site):
+                done.add(alike)
+                need = 0 if shared else max(cost.held) if trains else cost.own_peak
+                known = self._needs.get((role, site))
+                if known is None or need < known[0]:
+                    self._needs[role, site] = (need, cost)
+                seconds = [cost.seconds[op.id] for op in ops]
+                least = seconds if least is None else list(map(min, least, seconds))
         return None if least is None else tuple(least)
 
     def of(self, role: str, site: Site, beside: Sequence[RolePlacement], *, alone: bool) -> tuple[Stay, ...]:
@@ -109,9 +127,11 @@ class RoleStays:
     def _entries(self, role: str, site: Site, *, alone: bool, starving: bool = False) -> Iterator[RolePlacement]:
         wanted = self._recompute.get(role)
         menu = self.choices.of(role, site, self.layouts.get(role))
+        # Nothing moves a role that is alone, nor anything on a CPU, whose memory is one.
+        unmoved = (alone or site.group.device.is_cpu) and {_but_residency(e) for e in menu if not e.offloaded}
         for entry in menu:
-            if entry.offloaded and (alone or site.group.device.is_cpu) and replace(entry, offloaded=False) in menu:
-                continue  # nothing moves a role that is alone, nor anything on a CPU, whose memory is one
+            if unmoved and entry.offloaded and _but_residency(entry) in unmoved:
+                continue
             if wanted not in (None, entry.recompute):
                 continue
             layout = entry.layout
@@ -157,6 +177,10 @@ class RoleStays:
         if any(a > b for a, b in zip(ones, others, strict=True)):
             return False
         return earlier or (one.moves, one.seconds, ones) != (other.moves, other.seconds, others)
+
+
+def _but_residency(entry: RolePlacement) -> tuple[object, ...]:
+    return entry.layout, entry.recompute, entry.micro_batch_tokens
 
 
 def _kind(cost: RoleCost) -> tuple[object, ...]:

@@ -1,0 +1,161 @@
+"""A good placement to start from: local moves of roles between pools and of devices between sizes, by bounds alone.
+
+Takes the Ground of a search; gives ways with sizes, the most promising first. A way is judged by the steady seconds of
+its roles at their least, without moves and hand-overs, on the best sizes that shifting devices finds. It proves
+nothing: what it gives is worked out and is the better the more branch and bound may cut off.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+
+from flowrl.placement.search.branch import Bound, Box, Ground, Seat
+from flowrl.placement.search.objective import Score
+
+MOST_STEPS = 24
+"""Moves of a role, one after another."""
+KEPT = 4
+"""Ways that are worked out."""
+
+Guess = tuple[Score, tuple[Seat, ...], tuple[int, ...]]
+"""What a way may score, its pools, and places of their sizes."""
+
+
+class Climb:
+    """Of one search."""
+
+    def __init__(self, ground: Ground) -> None:
+        self.ground = ground
+        self._known: dict[frozenset[tuple[tuple[str, ...], str]], Guess | None] = {}
+
+    def ways(self, starts: Sequence[Sequence[Seat]]) -> list[Guess]:
+        """The best ways met on the way up from each of `starts`."""
+        for start in starts:
+            here = self.guess(start)
+            for _ in range(MOST_STEPS):
+                if here is None:
+                    break
+                nearby = [guess for seats in self._moved(here[1]) if (guess := self.guess(seats)) is not None]
+                best = min(nearby, key=lambda guess: guess[0], default=here)
+                if best[0] >= here[0]:
+                    break
+                here = best
+        found = [guess for guess in self._known.values() if guess is not None]
+        return sorted(found, key=lambda guess: guess[0])[:KEPT]
+
+    def _moved(self, seats: Sequence[Seat]) -> Iterator[list[Seat]]:
+        """Each role into each other pool and into one of its own."""
+        ways = self.ground.ways
+        for seat in seats:
+            for role in seat.roles:
+                left = [s if s is not seat else self._seat([r for r in s.roles if r != role], s.group) for s in seats]
+                rest = [each for each in left if each.roles]
+                for place, other in enumerate(rest):
+                    if other.roles and ways.may_join(role, other.roles):
+                        joined = self._seat([*other.roles, role], other.group)
+                        yield [*rest[:place], joined, *rest[place + 1 :]]
+                if len(rest) < ways.most_pools:
+                    yield from ([*rest, self._seat([role], group)] for group in self.ground.sizes)
+        for one in range(len(seats)):
+            for other in range(one):
+                if all(ways.may_join(role, seats[other].roles) for role in seats[one].roles):
+                    joined = self._seat([*seats[other].roles, *seats[one].roles], seats[other].group)
+                    yield [*seats[:other], joined, *(s for at, s in enumerate(seats) if at > other and at != one)]
+
+    def _seat(self, roles: Sequence[str], group: str) -> Seat:
+        ordered = tuple(role for role in self.ground.ways.roles if role in roles)
+        return Seat(ordered, group, self.ground.sizes[group])
+
+    def guess(self, seats: Sequence[Seat]) -> Guess | None:
+        """The best sizes that are found for a way; None if it is not allowed or has no room."""
+        key = frozenset((seat.roles, seat.group) for seat in seats)
+        if key not in self._known:
+            self._known[key] = self._guessed(seats)
+        return self._known[key]
+
+    def _guessed(self, seats: Sequence[Seat]) -> Guess | None:
+        parts = self.ground.ways.in_order([seat.part for seat in seats])
+        if not self.ground.ways.allowed(parts):
+            return None
+        ordered = tuple(Seat(part.roles, part.group, self.ground.sizes[part.group]) for part in parts)
+        low = [self.ground.floors.first(seat.roles, seat.group, seat.sizes) for seat in ordered]
+        if any(at >= len(seat.sizes) for seat, at in zip(ordered, low, strict=True)):
+            return None
+        return _Sizes(self.ground, ordered, low).best()
+
+
+class _Sizes:
+    """Sizes of the pools of one way."""
+
+    def __init__(self, ground: Ground, seats: tuple[Seat, ...], low: list[int]) -> None:
+        self.ground, self.seats = ground, seats
+        self.bound = Bound(ground, Box(seats, (0,) * len(seats), (0,) * len(seats)))
+        self.least = [seat.sizes[at] for seat, at in zip(seats, low, strict=True)]
+
+    def best(self) -> Guess | None:
+        counts = self._start()
+        if counts is None:
+            return None
+        score = self._score(counts)
+        shift = max(self.ground.room.values()) // 8
+        while shift:
+            moved = min(self._shifted(counts, shift), key=lambda each: each[0], default=None)
+            if moved is None or moved[0] >= score:
+                shift //= 2
+            else:
+                score, counts = moved
+        return score, self.seats, self._places(counts)
+
+    def _start(self) -> list[int] | None:
+        """By the work of the pools, none below its least."""
+        counts = list(self.least)
+        for group, room in self.ground.room.items():
+            mine = [place for place, seat in enumerate(self.seats) if seat.group == group]
+            spare = room - sum(counts[place] for place in mine)
+            if spare < 0:
+                return None
+            work = [
+                sum(self.ground.floor(r, self.seats[at]).device_seconds for r in self.seats[at].roles) for at in mine
+            ]
+            for place, each in zip(mine, work, strict=True):
+                counts[place] += int(spare * each / max(sum(work), 1e-12))
+        return counts
+
+    def _work(self, seat: Seat) -> float:
+        return sum(self.ground.floor(role, seat).device_seconds for role in seat.roles)
+
+    def _shifted(self, counts: Sequence[int], shift: int) -> Iterator[tuple[Score, list[int]]]:
+        """To a pool that the step waits for, from another of its group or from what is unused; else from one to
+        nobody."""
+        _, critical = self.bound.critical(self._places(counts))
+        for taker, seat in enumerate(self.seats):
+            if critical.isdisjoint(seat.roles):
+                if counts[taker] - shift >= self.least[taker]:
+                    yield self._with(counts, {taker: -shift})
+                continue
+            unused = self.ground.room[seat.group] - sum(
+                count for count, other in zip(counts, self.seats, strict=True) if other.group == seat.group
+            )
+            if unused >= shift:
+                yield self._with(counts, {taker: shift})
+            for giver, other in enumerate(self.seats):
+                if giver != taker and other.group == seat.group and counts[giver] - shift >= self.least[giver]:
+                    yield self._with(counts, {taker: shift, giver: -shift})
+
+    def _with(self, counts: Sequence[int], more: dict[int, int]) -> tuple[Score, list[int]]:
+        changed = [count + more.get(place, 0) for place, count in enumerate(counts)]
+        return self._score(changed), changed
+
+    def _places(self, counts: Sequence[int]) -> tuple[int, ...]:
+        """The largest sizes that are tried up to these."""
+        return tuple(bisect_right(seat.sizes, count) - 1 for seat, count in zip(self.seats, counts, strict=True))
+
+    def _score(self, counts: Sequence[int]) -> Score:
+        self.ground.count.looked_at += 1
+        places = self._places(counts)
+        seconds = self.bound.least(places)
+        wanted = [(seat.group, seat.sizes[place]) for seat, place in zip(self.seats, places, strict=True)]
+        late = seconds > self.ground.objective.at_most
+        value, _, devices = self.ground.objective.score(seconds, wanted)
+        return (float("inf") if late else value), seconds, devices
