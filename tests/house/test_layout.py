@@ -16,11 +16,18 @@ OTHER_TESTS = {"benchmarks", "house", "errors", "golden", "end_to_end", "contrac
 def layers() -> set[str]:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     lines = next(c["layers"] for c in contracts if c["type"] == "layers")
-    return {name.strip().removeprefix("flowrl.") for line in lines for name in line.split("|")}
+    return {name.strip().removeprefix("flowrl.") for line in lines for name in re.split("[|:]", line)}
 
 
 def test_every_room_is_in_a_layer() -> None:
-    assert layers() == set(rooms()) - DATA_ROOMS
+    assert {name.partition(".")[0] for name in layers()} == set(rooms()) - DATA_ROOMS
+
+
+def test_every_part_of_a_room_that_is_in_several_layers_is_in_one() -> None:
+    parts = {name for name in layers() if "." in name}
+    split = {name.partition(".")[0] for name in parts}
+    there = {f"{room}.{each.stem}" for room in split for each in (PACKAGE / room).iterdir() if each.name[0] != "_"}
+    assert parts == there and not split & layers()
 
 
 def test_every_room_is_in_the_readme() -> None:
