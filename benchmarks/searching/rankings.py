@@ -3,7 +3,7 @@
 HybridFlow (arXiv 2409.19256, sections 8.2 to 8.4) and RLinf (arXiv 2509.15965, section 5), as read in the notes on
 published performance. Each placement is a flow with explicit pools, built from the record's figures as
 benchmarks/facts does; a row gives both predicted times. What programs of FlowRL cannot carry out is said so: RLinf's
-spatial mode pipelines parts of a batch within a step.
+spatial mode trains on the first part of a batch while the last is generated.
 """
 
 from __future__ import annotations
@@ -12,11 +12,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
+
 from benchmarks.facts.predict import plan, predict
 from benchmarks.facts.records import read
 from benchmarks.facts.rules import Case, Pool, UnusableError, fill
 from benchmarks.facts.section import Facts
 from benchmarks.searching.outcome import Outcome, Progress
+from flowrl.api.parts import emit_stage
+from flowrl.plan.plan import StageRun
 
 LIKE = "hybridflow-placement-13b-16-64"
 """The record whose figures the others of HybridFlow's figure 12 have too."""
@@ -104,12 +108,18 @@ def _row(item: str, winner: str, other: str, times: Mapping[str, float | str]) -
     return Row(item, winner, other, (first, second))
 
 
-def _seconds(case: Case) -> float | str:
-    """Of a step; the reason where no flow can be made of the case."""
+def _seconds(case: Case, takes: int = 1) -> float | str:
+    """Of a step; the reason where no flow can be made of the case. `takes`: in how many parts generation may be handed
+    on within a step."""
     try:
-        return predict(plan(case)).step
+        planned = plan(case)
     except UnusableError as reason:
         return str(reason)
+    if takes > 1:
+        graph = structs.replace(planned.graph, schedule=structs.replace(planned.graph.schedule, takes=takes))
+        given = (planned.placement, StageRun(steps=2), planned.shapes, planned.request, planned.cluster)
+        planned = replace(planned, graph=graph, program=emit_stage(graph, *given)[0])
+    return predict(planned).step
 
 
 def _placements(case: Case) -> dict[str, tuple[Pool, ...]]:
@@ -172,7 +182,7 @@ def _apart(item: str, raw: dict[str, Any]) -> Iterator[Row]:
 
 
 def _rlinf(raw: Mapping[str, dict[str, Any]]) -> Iterator[Row]:
-    """Temporal is colocated, spatial a pool for each model; a step ends before the next begins in both."""
+    """Temporal is colocated, spatial a pool for each model, which works on parts of a batch as they come."""
     like = raw["rlinf-verl-7b-64"]
     batch = {"global_batch_prompts": 512, "samples_per_prompt": 16, "gpu": "H100-80G", "train_backend": "Megatron-LM"}
     bare = raw["rlinf-rank-ppo-7b"] | batch | {"parallelism": {}}
@@ -199,14 +209,15 @@ def _modes(item: str, raw: dict[str, Any], count: int, *, temporal: bool) -> Ite
         return
     roles = [role for pool in case.pools for role in pool.roles]
     together = _seconds(replace(case, pools=(Pool("all", count, tuple(roles)),)))
-    ways = [_seconds(replace(case, pools=pools)) for pools in _spatial(roles, count)]
+    ways = [_seconds(replace(case, pools=pools), TAKES) for pools in _spatial(roles, count)]
     apart = min((each for each in ways if not isinstance(each, str)), default=str(ways[0]))
     first, second = ("temporal", "spatial") if temporal else ("spatial", "temporal")
     row = _row(item, first, second, {"temporal": together, "spatial": apart})
     yield replace(row, note="; ".join(each for each in (row.note, "" if temporal else STREAMS) if each))
 
 
-STREAMS = "RLinf's spatial stages work on parts of a batch at once; ours wait for whole batches"
+TAKES = 8
+STREAMS = "spatial in up to 8 parts within a step; updates wait for the last, which RLinf's do not"
 
 
 def _spatial(roles: list[str], count: int) -> Iterator[tuple[Pool, ...]]:
