@@ -18,7 +18,7 @@ from flowrl.explain.question import Wish
 from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster, NodeGroup
 from flowrl.machine.shape import ModelShape
-from flowrl.placement.cost.placed import group_of
+from flowrl.placement.cost.placed import group_of, needs_devices
 from flowrl.placement.request import LayoutRequest, Mode, PlacementRequest, PoolRequest
 from flowrl.placement.search import Candidate, search
 from flowrl.plan.plan import Pool
@@ -92,13 +92,29 @@ def wished(wishes: Sequence[Wish], at: Situation, pools: Sequence[Pool], shapes:
     asked = next((wish.mode for wish in wishes if wish.mode is not None), None) or _mode_of_pools(wishes, pools)
     request = at.request if asked is None else replace(at.request, mode=asked, pools=(), pin={}, span=None)
     now = Situation(graph, at.cluster, request)
-    if not any(wish.pool or wish.axes or wish.apart or len(wish.roles) > 1 for wish in wishes):
+    placed = [wish for wish in wishes if wish.pool or wish.axes or wish.apart or len(wish.roles) > 1]
+    if not placed:
         return now
+    if asked is None and request.mode is not Mode.POOLS and all(wish.apart for wish in placed):
+        return Situation(graph, at.cluster, replace(request, mode=Mode.AUTO, apart=_all_apart(graph, request, placed)))
     base = pools if asked is None else _best(now, shapes).laid.pools
     home = _homes(base, at)
     for wish in wishes:
         _ask(home, wish)
     return _sized(now, _started(home), home.layouts, shapes)
+
+
+def _all_apart(graph: Graph, request: PlacementRequest, wishes: Iterable[Wish]) -> tuple[tuple[str, ...], ...]:
+    """What the flow keeps apart and what the wishes do: a search meets that by itself, in its best way."""
+    pairs = [
+        (wish.roles[0], role.name)
+        for wish in wishes
+        if len(wish.roles) == 1
+        for role in graph.roles
+        if needs_devices(role) and role.name != wish.roles[0]
+    ]
+    groups = [wish.roles for wish in wishes if len(wish.roles) > 1]
+    return (*request.apart, *groups, *pairs)
 
 
 def _with_engines(graph: Graph, wishes: Iterable[Wish]) -> Graph:
@@ -261,9 +277,16 @@ def to_write(wishes: Sequence[Wish], before: PlacementRequest, asked: PlacementR
             lines.append(f"roles.{wish.roles[0]}.engine.recompute: {wish.recompute}")
     if asked.mode is not Mode.POOLS and asked.mode is not before.mode:
         lines.append(f"placement: {asked.mode}")
+    if asked.apart != before.apart:
+        lines += ["placement:", f"  apart: {_lists(asked.apart)}"]
     if asked.mode is Mode.POOLS and asked.pools != before.pools:
         lines += ["placement:", "  pools:", *(line for pool in asked.pools for line in _pool_lines(pool))]
     return tuple(lines)
+
+
+def _lists(groups: Iterable[Sequence[str]]) -> str:
+    """`[[critic, reference], [critic, actor_infer]]`."""
+    return f"[{', '.join(f'[{names}]' for names in (', '.join(group) for group in groups))}]"
 
 
 def _pool_lines(pool: PoolRequest) -> Iterator[str]:
