@@ -94,7 +94,8 @@ def _all(raw: Mapping[str, dict[str, Any]]) -> Iterator[Row]:
 
 
 def _ranked(item: str, raw: dict[str, Any], count: int, winner: str) -> Iterator[Row]:
-    case = fill(read(raw), count=count)
+    """Roles may leave their devices: colocated, not all of them fit at once."""
+    case = replace(fill(read(raw), count=count), resident=False)
     times = {name: _seconds(replace(case, pools=pools)) for name, pools in _placements(case).items()}
     for name in times:
         if name != winner:
@@ -166,7 +167,7 @@ def _generation(item: str, raw: dict[str, Any], best: int) -> Iterator[Row]:
 
 def _apart(item: str, raw: dict[str, Any]) -> Iterator[Row]:
     """HybridFlow's colocation before OpenRLHF's groups of equal size, one for each model and one for engines."""
-    case = fill(read(raw))
+    case = replace(fill(read(raw)), resident=False)
     roles = [role for pool in case.pools for role in pool.roles]
     size = 1 << (case.count // len(roles)).bit_length() - 1
     apart = tuple(Pool(role, size, (role,)) for role in roles)
