@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from msgspec.structs import replace
 
 from flowrl.diag.diagnostic import FlowError
 from flowrl.diag.span import Span
-from flowrl.plan.changes import SECTIONS, Change, Effect
+from flowrl.explain.why_not import Binding, Blame, WhyNot
+from flowrl.plan.changes import SECTIONS, Change, Effect, PlanDiff, Total
 from flowrl.plan.diff import diff
 from flowrl.plan.digests import meaning
 from flowrl.plan.io import dumps, loads
@@ -27,6 +29,7 @@ from tests.plan.test_io import PLAN, small_plan
 
 SLOW = settings(deadline=None, max_examples=8, phases=(Phase.generate,), suppress_health_check=list(HealthCheck))
 STAGE = PLAN.stages[0]
+ROOT = Path(__file__).parents[2]
 
 
 def changes(after: Plan, before: Plan = PLAN) -> dict[str, Change]:
@@ -222,3 +225,16 @@ def test_a_placement_that_is_added_to_is_told_at_its_most() -> None:
         value = getattr(ENTRY, field)
         other = Layout(dp=7) if isinstance(value, Layout) else (not value) if isinstance(value, bool) else "other"
         assert _entry(**{field: other}), field
+
+
+@pytest.mark.parametrize(
+    ("page", "structs"),
+    [("plan-diff.md", (PlanDiff, Change, Total)), ("why-not.md", (WhyNot, Binding, Blame))],
+)
+def test_every_key_of_the_json_is_documented(page: str, structs: tuple[type[Any], ...]) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    for struct in structs:
+        missing = [name for name in struct.__struct_fields__ if not re.search(rf"`[^`]*\b{name}\b[^`]*`", text)]
+        assert missing == [], struct
+    if Change in structs:
+        assert all(f"`{name}`" in text for name in (*SECTIONS, *Effect))
