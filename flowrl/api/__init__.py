@@ -125,16 +125,19 @@ def run(
     cluster: str | None = None,
     launcher: str | None = None,
     runs: FilePath = "runs",
+    profile: FilePath | None = None,
 ) -> RunResult:
-    """Plan a flow file and run it, or run a plan.json as it is.
+    """Plan a flow file and run it, or run a plan.json as it is. `profile`: as for `plan`.
 
-    FR0708: `sets` and `cluster` cannot change one. FR0707, FR0730: what it was made from has moved since.
+    FR0708: `sets`, `cluster` and `profile` cannot change one. FR0707, FR0730: what it was made from has moved since.
     """
     if Path(file).suffix == ".json":
-        plan = plan_of(file, sets, cluster)
+        plan = plan_of(file, sets, cluster, profile)
         return run_plan(plan, launcher=launcher, runs=runs, folder=fresh_folder(plan, Path(file)))
+    rates = None if profile is None else load_profile(profile)
     spec = load(file, sets)
-    made = compile_spec(spec, cluster, flags=Flags(sets=tuple(sets), cluster=cluster))
+    flags = Flags(sets=tuple(sets), cluster=cluster, profile=None if profile is None else str(profile))
+    made = compile_spec(spec, cluster, profile=rates, flags=flags)
     return run_plan(made, launcher=launcher, runs=runs, spec=spec)
 
 

@@ -176,6 +176,7 @@ def plan(
 @click.argument("file", metavar="FILE|PLAN", type=click.Path(path_type=Path))
 @cluster_option
 @launcher_option
+@profile_option
 @runs_option
 @sets_option
 @output_options
@@ -185,6 +186,7 @@ def run(
     file: Path,
     cluster: str | None,
     launcher: str | None,
+    profile: Path | None,
     runs: Path,
     sets: tuple[str, ...],
     **_: object,
@@ -192,7 +194,7 @@ def run(
     """Plan FILE and run it, or run the plan of a plan.json."""
     from flowrl import api
 
-    result = api.run(file, sets=sets, cluster=cluster, launcher=launcher, runs=runs)
+    result = api.run(file, sets=sets, cluster=cluster, launcher=launcher, runs=runs, profile=profile)
     tell_result(voice_of(context), result)
 
 

@@ -61,7 +61,14 @@ def test_a_changed_or_missing_function_is_refused(job: Path, change: str, told: 
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(("name", "flags"), [("set", {"sets": ["run.steps=1"]}), ("cluster", {"cluster": "2xcpu"})])
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("set", {"sets": ["run.steps=1"]}),
+        ("cluster", {"cluster": "2xcpu"}),
+        ("profile", {"profile": "profile.toml"}),
+    ],
+)
 def test_flags_do_not_change_a_plan(job: Path, name: str, flags: dict[str, object], told: Told) -> None:
     with pytest.raises(FlowError) as refused:
         api.run(job / "plan.json", **flags)  # type: ignore[arg-type]

@@ -138,6 +138,44 @@ def test_a_profile(job: Path) -> None:
     assert "digests that moved: profile" in text
 
 
+def handed_to_run(monkeypatch: pytest.MonkeyPatch, *args: str, **flags: str) -> Plan:
+    """The plan that `run` is about to run; nothing is."""
+    seen: list[Plan] = []
+    monkeypatch.setattr(api, "run_plan", lambda plan, **_: seen.append(plan))
+    api.run(*args, **flags)  # type: ignore[arg-type]
+    return seen[0]
+
+
+def test_a_run_plans_with_the_profile_that_it_is_given(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice the seconds of a sync in the profile: the plan that is run is the one that `plan` makes with it."""
+    rates = replace(PROFILE, fixed=replace(PROFILE.fixed, sync_seconds=PROFILE.fixed.sync_seconds * 2))
+    Path("slow.toml").write_text(write_profile(rates))
+    made = handed_to_run(monkeypatch, "ppo.yaml", cluster="2xcpu", profile="slow.toml")
+    assert api.dumps(made) == api.dumps(api.plan("ppo.yaml", cluster="2xcpu", profile="slow.toml"))
+    usual = handed_to_run(monkeypatch, "ppo.yaml", cluster="2xcpu")
+    assert made.digests.profile != usual.digests.profile
+    assert made.stages[0].estimate.step_seconds > usual.stages[0].estimate.step_seconds
+    assert (made.flags.profile, usual.flags.profile) == ("slow.toml", None)
+
+
+def test_a_plan_made_with_a_profile_is_run_while_the_profile_is_as_it_was(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert handed_to_run(monkeypatch, "plan.json").flags.profile == "profile.toml"
+    Path("profile.toml").write_text(Path("profile.toml").read_text() + "\n# a comment\n")
+    assert handed_to_run(monkeypatch, "plan.json").flags.profile == "profile.toml"
+    rates = replace(PROFILE, fixed=replace(PROFILE.fixed, sync_seconds=PROFILE.fixed.sync_seconds * 2))
+    Path("profile.toml").write_text(write_profile(rates))
+    with pytest.raises(FlowError, match="FR0730"):
+        handed_to_run(monkeypatch, "plan.json")
+
+
+def test_a_profile_that_is_none_is_refused_before_a_run(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("none.toml").write_text("x = 1\n")
+    with pytest.raises(FlowError, match="FR0525"):
+        handed_to_run(monkeypatch, "ppo.yaml", profile="none.toml")
+
+
 def test_the_catalogues(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _keep(api.plan("ppo.yaml", cluster="2xcpu"))
     monkeypatch.setattr("flowrl.api.digests.catalogue_digest", lambda: "other")
