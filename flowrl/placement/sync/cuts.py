@@ -97,20 +97,18 @@ def chunks(size: int, parts: int) -> Edges:
 @lru_cache(maxsize=4096)
 def edges(cut: Cut, tensors: Tensors) -> tuple[Edges, Edges, Edges, Edges]:
     """The intervals of each side. Of a flat cut the rows are elements in flat order and there is one column."""
-    rows, columns, experts = (0, tensors.rows), (0, tensors.columns), (0, tensors.experts)
-    layers = _stages(cut, tensors)
+    rows, columns = (0, tensors.rows), (0, tensors.columns)
+    layers, experts = outer_edges(cut, tensors)
     if cut.style == "flat":
         return layers, experts, chunks(tensors.rows * tensors.columns, cut.shard), (0, 1)
     tp, inner = cut.tp, 1
     if tensors.rule.experts:
         tp = cut.expert_tp
         if cut.ep > 1:
-            over = _stacked(cut, tensors.experts)
-            experts = chunks(tensors.experts, cut.ep * over)
-            inner = cut.expert_shard // over if cut.style == "rows" else 1
+            inner = cut.expert_shard // _stacked(cut, tensors.experts) if cut.style == "rows" else 1
     if cut.style == "rows" and not (tensors.rule.experts and cut.ep > 1):
         inner = cut.shard
-    axis = _axis(cut, tensors.rule)
+    axis = axis_of(cut, tensors.rule)
     if axis == "kv":
         rows = chunks(tensors.rows, min(tp, tensors.rule.groups))
     elif axis == "column":
@@ -119,6 +117,14 @@ def edges(cut: Cut, tensors: Tensors) -> tuple[Edges, Edges, Edges, Edges]:
         rows = chunks(tensors.rows, inner)
         columns = chunks(tensors.columns, tp) if axis == "row" else columns
     return layers, experts, rows, columns
+
+
+def outer_edges(cut: Cut, tensors: Tensors) -> tuple[Edges, Edges]:
+    """The intervals of layers and of experts."""
+    experts = (0, tensors.experts)
+    if cut.style != "flat" and tensors.rule.experts and cut.ep > 1:
+        experts = chunks(tensors.experts, cut.ep * _stacked(cut, tensors.experts))
+    return _stages(cut, tensors), experts
 
 
 @lru_cache(maxsize=1024)
@@ -131,7 +137,7 @@ def places(cut: Cut, rule: Rule, experts: int = 1) -> tuple[Place | None, ...]:
             stacked = _stacked(cut, experts) if rule.experts else 1
             return tuple(_row_place(cut, rule, rank, stacked) for rank in range(cut.ranks))
         case _:
-            return tuple(_block_place(cut, rule, rank) for rank in range(cut.ranks))
+            return tuple(block_place(cut, rule, *_where(cut, rank)) for rank in range(cut.ranks))
 
 
 @lru_cache(maxsize=1024)
@@ -155,7 +161,7 @@ def _row_place(cut: Cut, rule: Rule, rank: int, stacked: int) -> Place:
         expert, shard = other % cut.ep, (other // cut.ep) % ranks
         if stacked > 1:
             expert, shard, ranks = expert * stacked + shard, 0, 1
-    match _axis(cut, rule):
+    match axis_of(cut, rule):
         case "column":
             return (0, expert, tp * ranks + shard, 0)
         case "row":
@@ -164,15 +170,17 @@ def _row_place(cut: Cut, rule: Rule, rank: int, stacked: int) -> Place:
             return (0, expert, shard, 0)
 
 
-def _block_place(cut: Cut, rule: Rule, rank: int) -> Place | None:
-    """Megatron Core: tp ranks are neighbours, then cp and dp, then stages (order tp-cp-ep-dp-pp). Engines: tp, then
-    stages, then engines."""
+def _where(cut: Cut, rank: int) -> tuple[int, int]:
+    """Stage of a rank and its number there. Megatron Core: tp ranks are neighbours, then cp and dp, then stages (order
+    tp-cp-ep-dp-pp). Engines: tp, then stages, then engines."""
     if cut.style == "megatron":
-        stage, local = divmod(rank, cut.tp * cut.rest)
-        tp = local % cut.tp
-    else:
-        stage, tp = (rank // cut.tp) % cut.pp, rank % cut.tp
-        local = tp + cut.tp * (rank // (cut.tp * cut.pp))
+        return divmod(rank, cut.tp * cut.rest)
+    return (rank // cut.tp) % cut.pp, rank % cut.tp + cut.tp * (rank // (cut.tp * cut.pp))
+
+
+def block_place(cut: Cut, rule: Rule, stage: int, local: int) -> Place | None:
+    """Of a rank of Megatron or of an engine, by its stage and its number among the ranks of a stage."""
+    tp = local % cut.tp
     ends = {"first": (0,), "last": (cut.pp - 1,), "ends": (0, cut.pp - 1)}
     if stage not in ends.get(rule.place, (stage,)):
         return None
@@ -181,7 +189,7 @@ def _block_place(cut: Cut, rule: Rule, rank: int) -> Place | None:
         tp = local % cut.expert_tp
         expert = (local // cut.expert_tp) % cut.ep
     layer = stage if rule.place == "layers" else 0
-    match _axis(cut, rule):
+    match axis_of(cut, rule):
         case "kv":
             return (layer, expert, tp * rule.groups // cut.tp if cut.tp > rule.groups else tp, 0)
         case "column":
@@ -192,7 +200,7 @@ def _block_place(cut: Cut, rule: Rule, rank: int) -> Place | None:
             return (layer, expert, 0, 0)
 
 
-def _axis(cut: Cut, rule: Rule) -> str:
+def axis_of(cut: Cut, rule: Rule) -> str:
     """Engines repeat key-value heads that are fewer than tp (vLLM's QKVParallelLinear); trainers cut them equally."""
     if rule.axis != "kv":
         return rule.axis

@@ -7,6 +7,7 @@ those of the overlap plan (overlap.py); rates are the catalogue's peaks times th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -19,8 +20,9 @@ from flowrl.machine.shape import ModelShape
 from flowrl.machine.sync import TRANSPORTS, default_transport
 from flowrl.placement.cost.ledger import Given, Inputs, line
 from flowrl.placement.cost.placed import Placed
-from flowrl.placement.sync.cuts import Cut, cut_of, edges
-from flowrl.placement.sync.overlap import Ends, Traffic, held, traffic
+from flowrl.placement.sync.cuts import Cut, cut_of, outer_edges
+from flowrl.placement.sync.overlap import Ends, Traffic, traffic
+from flowrl.placement.sync.shares import shares_of
 from flowrl.placement.sync.tensors import Tensors, adapter_tensors, tensors_of
 from flowrl.plan.plan import LedgerLine
 
@@ -127,6 +129,22 @@ def _ends(source: tuple[str, ...], target: tuple[str, ...], joined: int) -> Ends
     )
 
 
+@lru_cache(maxsize=1024)
+def _default(source: tuple[str, ...], target: tuple[str, ...], on_cpu: bool) -> str:
+    return default_transport(source, target, on_cpu)
+
+
+@lru_cache(maxsize=1024)
+def _by_domain(devices: tuple[str, ...], joined: int) -> dict[tuple[str, int], int]:
+    """Devices in each link domain, of `joined` nodes."""
+    found: dict[tuple[str, int], int] = {}
+    for node, count in Counter([name.rpartition("/")[0] for name in devices]).items():
+        stem = node.rstrip("0123456789")
+        domain = (stem, int(node[len(stem) :] or 0) // joined)
+        found[domain] = found.get(domain, 0) + count
+    return found
+
+
 class _Edge:
     """Bytes, rates and lines of one hand-over."""
 
@@ -135,22 +153,24 @@ class _Edge:
         on_cpu = source.group.device.is_cpu or target.group.device.is_cpu
         self.transport = key.transport or ""
         if self.transport not in TRANSPORTS:
-            self.transport = default_transport(source.devices, target.devices, on_cpu)
+            self.transport = _default(source.devices, target.devices, on_cpu)
         by = TRANSPORTS[self.transport]
         self.way = key.way if key.way is not None and by.direct else by.way
         self.tensors = adapter_tensors(key.adapter, shape.layers) if key.adapter else tensors_of(shape)
         self.width, self.source, self.target, self.profile = key.width, source, target, key.profile
         self.origin, self.on_cpu = shape.origin, on_cpu
         self.rates = self.profile.sync_rates(self.way)
-        self.ends = ends_of(source.devices, target.devices, source.group)
-        self.held = held(self.tensors, source.cut)
+        self.held = shares_of(self.tensors, source.cut)
         self.whole = sum(each.elements for each in self.tensors) * key.width
-        self.tight = len({self.ends.domains[each] for each in (*self.ends.source, *self.ends.target)}) == 1
+        joined = max(1, source.group.linked_devices // source.group.devices_per_node)
+        self.by_domain = _by_domain(source.devices, joined)
+        self.tight = len(self.by_domain) == 1 and self.by_domain.keys() == _by_domain(target.devices, joined).keys()
 
     @cached_property
     def moved(self) -> Traffic:
         """The overlap plan: only direct shards and an object store need it for their seconds."""
-        return traffic(self.tensors, self.source.cut, self.target.cut, self.ends)
+        ends = ends_of(self.source.devices, self.target.devices, self.source.group)
+        return traffic(self.tensors, self.source.cut, self.target.cut, ends)
 
     def sync(self, what: str) -> Sync:
         inputs, direct = self._inputs(), TRANSPORTS[self.transport].direct
@@ -201,7 +221,7 @@ class _Edge:
         """Bytes of the busiest device, and what each link gives."""
         rates, fixed = self.rates, self.profile.fixed
         here, there = self.source.group, self.target.group
-        missing = self.whole - min(self.held) * self.width
+        missing = self.whole - self.held.least * self.width
         tensors = max_tensors(self.tensors, self.target.cut)
         piece = self.profile.memory.bucket_bytes
         network = min(here.network_bytes_per_second, there.network_bytes_per_second) * rates.network
@@ -232,11 +252,11 @@ class _Edge:
             end.group.device.host_bytes_per_second * self.profile.rates(end.group.device, end.backend).host
             for end in (here, there)
         ]
-        copies = sum(self.held) * self.width / self.whole
-        needed = max(held(self.tensors, there.cut))
+        copies = self.held.together * self.width / self.whole
+        needed = shares_of(self.tensors, there.cut).most
         disk = there.group.disk_bytes_per_second * self.profile.fixed.disk
         return {
-            "b": Given(max(self.held) / copies * self.width, f"written by the busiest rank of {words(here)}"),
+            "b": Given(self.held.most / copies * self.width, f"written by the busiest rank of {words(here)}"),
             "r": Given(needed * self.width, f"taken up by the busiest rank of {words(there)}"),
             "h": Given(rates[0], f"host link of {here.group.device.name}, as achieved"),
             "H": Given(rates[1], f"host link of {there.group.device.name}, as achieved"),
@@ -249,12 +269,9 @@ class _Edge:
     def _ring(self, link: float, network: float) -> Given:
         """A gather over the trainer's ranks: links in one domain; between nodes all of a node's network cards, each
         with a ring of its own, at most the link."""
-        by_node: dict[int, int] = {}
-        for device in self.ends.source:
-            by_node[self.ends.domains[device]] = by_node.get(self.ends.domains[device], 0) + 1
-        if len(by_node) == 1:
+        if len(self.by_domain) == 1:
             return Given(link, f"{self.rates.link:.0%} of a device's link ({self.rates.source})")
-        cards = min(by_node.values())
+        cards = min(self.by_domain.values())
         return Given(min(link, cards * network), f"{cards} network cards of a node, at most a link")
 
     def overlap(self, what: str) -> tuple[LedgerLine, ...]:
@@ -274,7 +291,7 @@ class _Edge:
             **self._width(),
             "P": Given(self.whole // self.width, f"all of it, once: {self.origin}"),
             "n": Given(len(self.source.devices), f"ranks of {self.source.role}"),
-            "h": Given(sum(self.held), f"held by {words(self.source)}, together"),
+            "h": Given(self.held.together, f"held by {words(self.source)}, together"),
             "m": Given(len(self.target.devices), f"ranks of {self.target.role}"),
         }
         gathered = line(f"{what} gathered", self.source.role, "bytes", "w*(n*P - h)", inputs)
@@ -288,11 +305,12 @@ class _Edge:
 _TAKEN = {"gather": "taken up", "broadcast": "broadcast"}
 
 
+@lru_cache(maxsize=4096)
 def max_tensors(tensors: tuple[Tensors, ...], cut: Cut) -> int:
     """Tensors, as transformers names them, of which the busiest rank holds a part."""
     found = 0
     for each in tensors:
-        layers, experts = (max(high - low for low, high in pairwise(side)) for side in edges(cut, each)[:2])
+        layers, experts = (max([high - low for low, high in pairwise(side)]) for side in outer_edges(cut, each))
         found += layers * experts * each.copies
     return found
 

@@ -40,6 +40,9 @@ class Tensors:
     experts: int = 1
     copies: int = 1
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.rows, self.columns, self.experts, len(self.layers)))
+
     @property
     def count(self) -> int:
         """Tensors as transformers names them: one of each expert."""
