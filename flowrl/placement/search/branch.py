@@ -17,13 +17,10 @@ from math import inf
 
 from flowrl.placement.search.clock import Clock
 from flowrl.placement.search.floors import Floor, Floors
-from flowrl.placement.search.leaf import Count
+from flowrl.placement.search.leaf import MOST_LOOKED, Count
 from flowrl.placement.search.objective import Objective, Score
 from flowrl.placement.search.ways import Part, Ways
 from flowrl.placement.time.event_graph import FREE
-
-MOST_LOOKED = 20_000
-"""Bounds and choices that are looked at before the search stops and says how far it may be from the best."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +97,13 @@ class Branch:
         self._numbers = count()
         self._groups = tuple(ground.sizes)
 
-    def run(self, start: Box, most_looked: int = MOST_LOOKED) -> float:
-        """Search until nothing open can be better than the best, or so much was looked at. The smallest value that
+    def start(self, box: Box) -> None:
+        """What is to be searched."""
+        self._push(box, 0.0)
+
+    def run(self, most_looked: int = MOST_LOOKED) -> float:
+        """Search on until nothing open can be better than the best, or so much was looked at. The smallest value that
         what is still open may have; infinite if nothing is."""
-        self._push(start, 0.0)
         while self._heap:
             value, _, _, box = self._heap[0]
             if value > self._best()[0]:

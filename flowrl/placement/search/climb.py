@@ -15,7 +15,7 @@ from flowrl.placement.search.objective import Score
 
 MOST_STEPS = 24
 """Moves of a role, one after another."""
-KEPT = 4
+KEPT = 3
 """Ways that are worked out."""
 
 Guess = tuple[Score, tuple[Seat, ...], tuple[int, ...]]

@@ -20,8 +20,10 @@ from flowrl.placement.time.fast_step import Pair
 from flowrl.placement.time.step import Home
 from flowrl.plan.plan import Pool, RolePlacement
 
-MOST_NODES = 20_000
-"""Half-made choices of one leaf that are looked at."""
+MOST_LOOKED = 20_000
+"""Bounds and choices that a search looks at before it stops and says how far it may be from the best."""
+LEAST_NODES = 1_000
+"""Choices of a leaf that are looked at, however much was before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,8 @@ class _Search:
         recompute: Mapping[str, str],
     ) -> None:
         self.leaves, self.pitches, self.most = leaves, pitches, most_seconds
-        self.left, self.must_prove = most_nodes or MOST_NODES, most_nodes is None
+        self.left = most_nodes or max(LEAST_NODES, MOST_LOOKED - leaves.count.looked_at)
+        self.must_prove = most_nodes is None
         self.costs, self.clock, self.stays = leaves.stays.costs, leaves.clock, leaves.stays
         self._recompute = recompute
         self.chosen: list[list[Stay]] = [[] for _ in pitches]

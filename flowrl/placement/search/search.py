@@ -24,17 +24,20 @@ from flowrl.placement.cost.role import RoleCosts
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.memory.pool import memory
 from flowrl.placement.request import STEP_TIME, Mode, PlacementRequest
-from flowrl.placement.search.branch import MOST_LOOKED, Branch, Ground, Seat
+from flowrl.placement.search.branch import Branch, Ground, Seat
 from flowrl.placement.search.candidate import Candidate, Found, Laid, Option
 from flowrl.placement.search.climb import Climb
 from flowrl.placement.search.familiar import familiar
 from flowrl.placement.search.faults import nothing_left, refused, too_slow
+from flowrl.placement.search.leaf import MOST_LOOKED
 from flowrl.placement.search.objective import objective_of
 from flowrl.placement.search.settle import Settler
 from flowrl.placement.search.sizes import EVERY_SIZE, cluster_sizes, is_thinned
 from flowrl.placement.search.ways import Ways, group_size
 from flowrl.plan.plan import SearchReport
 
+MOST_NODES_CLIMBED = 1_000
+"""Choices of a way that a climb came by: branch and bound has it again."""
 MOST_APART = 6
 """Roles of which a climb also starts with each on its own."""
 MOST_ASSIGNMENTS = 64
@@ -100,9 +103,11 @@ class _Search:
             self.settler.settle_way(parts, sizes)
         ground = self._ground()
         if ground.sizes:
-            self._climb(ground)
             branch = Branch(ground, self.settler.settle_seats, lambda: self.settler.score)
-            self.open_bound = branch.run(ground.start(), MOST_LOOKED)
+            branch.start(ground.start())
+            if branch.run(MOST_LOOKED // 4) < inf:
+                self._climb(ground)
+            self.open_bound = branch.run()
 
     def _climb(self, ground: Ground) -> None:
         """From the best that is known, and from every role on its own, where not every size is tried: see climb.py."""
@@ -116,7 +121,7 @@ class _Search:
         for _, seats, places in Climb(ground).ways(
             [[Seat(roles, name, ground.sizes[name]) for roles, name in start] for start in starts if start]
         ):
-            self.settler.settle_seats(seats, places)
+            self.settler.settle_seats(seats, places, MOST_NODES_CLIMBED)
 
     def _ground(self) -> Ground:
         """Of groups of GPUs: slots of a CPU cost what others leave them."""

@@ -57,12 +57,12 @@ class Settler:
 
     # -- ways ---------------------------------------------------------------------------------------------------------
 
-    def settle_seats(self, seats: Sequence[Seat], places: Sequence[int]) -> None:
-        """If it may be better than the best so far."""
+    def settle_seats(self, seats: Sequence[Seat], places: Sequence[int], most_nodes: int | None = None) -> None:
+        """If it may be better than the best so far; with `most_nodes` it is not proven."""
         sizes = [seat.sizes[place] for seat, place in zip(seats, places, strict=True)]
         option = self._option([seat.part for seat in seats], sizes)
         wanted = [(draft.group.name, len(draft.devices)) for draft in option.pools]
-        self._settle(option, self.objective.most_seconds(wanted, self.score))
+        self._settle(option, self.objective.most_seconds(wanted, self.score), most_nodes)
 
     def settle_way(self, parts: Sequence[Part], sizes: Sequence[int]) -> None:
         """Whether it is better than others or not."""
