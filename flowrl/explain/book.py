@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from flowrl.graph.graph import EdgeKind
 from flowrl.plan.plan import Decision, LedgerLine, Memory, Plan, StagePlan, Work
+from flowrl.program.program import InstructionKind
 
 ALONE = ("step", "samples", "tokens", "run", "checkpoint", "validation", "price")
 
@@ -86,9 +87,14 @@ def short_id(instruction: str) -> str:
     return instruction.removeprefix("run ")
 
 
+def ops_run(stage: StagePlan) -> dict[str, str | None]:
+    """The op of each instruction that runs one; the parts of a session, which differ, go by their ids."""
+    return {i.id: i.op for i in stage.programs.instructions if i.kind is InstructionKind.RUN}
+
+
 def _times(stage: StagePlan, prefix: str) -> Iterator[Entry]:
-    """One entry for each distinct instruction, named by its op where it has one."""
-    ops = {instruction.id: instruction.op for instruction in stage.programs.instructions}
+    """One entry for each distinct instruction, named by its op where it runs one."""
+    ops = ops_run(stage)
     taken: set[str] = set()
     for work in stage.estimate.work:
         for id in work.instructions:

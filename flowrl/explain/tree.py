@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from flowrl.execution.expand import is_plain
-from flowrl.explain.book import Book, Entry
+from flowrl.explain.book import Book, Entry, ops_run
 from flowrl.explain.decided import search_notes, to_write, words
 from flowrl.explain.opened import Opened, OpenedInput, Part
 from flowrl.placement.cost.ledger import evaluate
@@ -100,7 +100,7 @@ def _open_work(book: Book, entry: Entry, parts: tuple[Part, ...]) -> Opened:
 
 
 def _belongs(entry: Entry, id: str) -> bool:
-    ops = {each.id: each.op for each in entry.stage.programs.instructions}
+    ops = ops_run(entry.stage)
     return (ops.get(id) or id.removeprefix("run ")) == entry.path[0]
 
 
@@ -177,7 +177,7 @@ def _critical(book: Book, entry: Entry) -> tuple[Part, ...]:
 
 
 def _critical_parts(book: Book, entry: Entry) -> Iterator[Part]:
-    ops = {each.id: each.op for each in entry.stage.programs.instructions}
+    ops = ops_run(entry.stage)
     seldom = {each.id for each in entry.stage.programs.instructions if not is_plain(each)}
     for id in (each for each in entry.stage.estimate.critical if each not in seldom):
         seconds = entry.stage.estimate.durations.get(id, 0.0)

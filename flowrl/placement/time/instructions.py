@@ -45,7 +45,7 @@ def durations(
 
 def seconds_of(lines: Mapping[str, Sequence[LedgerLine]]) -> dict[str, float]:
     """Seconds by instruction id of what `duration_lines` gives."""
-    return {id: sum(line.value for line in each) for id, each in lines.items()}
+    return {id: sum((line.value for line in each), 0.0) for id, each in lines.items()}
 
 
 def work_of(program: Program, lines: Mapping[str, tuple[LedgerLine, ...]]) -> tuple[Work, ...]:
