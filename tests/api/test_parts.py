@@ -7,6 +7,8 @@ from functools import cache
 import pytest
 
 from flowrl.api.compile import compile_spec
+from flowrl.plan.io import dumps
+from flowrl.plan.io import loads as read_plan
 from flowrl.plan.plan import Decision, StagePlan
 from flowrl.program.program import InstructionKind
 from flowrl.spec import loads
@@ -56,6 +58,11 @@ def test_what_no_part_can_shorten_stays_whole() -> None:
     assert parts.programs == whole.programs
     assert parts.estimate.step_seconds == pytest.approx(whole.estimate.step_seconds)
     assert decision_of(parts).chosen == "all at once"
+
+
+def test_a_plan_in_parts_is_read_back_as_it_was_written() -> None:
+    plan = compile_spec(loads(SLOW_REWARD + "schedule: {takes: 4}\n", folder="."))
+    assert read_plan(dumps(plan)) == plan
 
 
 def test_a_flow_that_does_not_ask_has_no_such_decision() -> None:
