@@ -118,7 +118,7 @@ def value(objective: str, seconds: float, used: dict[str, int], cluster: Cluster
     ("flow", "cluster", "seed"),
     [
         ("grpo with a reward model", "3xH100-80G", 1),
-        ("grpo of transformers", "3xA100-40G", 2),
+        ("grpo of transformers", "2xH100-80G", 2),
         ("grpo of transformers", "3xL40S", 3),
         ("two that talk", "3xH100-80G", 4),
         ("grpo with a reward model", MIXED, 5),
