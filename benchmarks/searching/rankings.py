@@ -25,6 +25,7 @@ from flowrl.plan.plan import StageRun
 LIKE = "hybridflow-placement-13b-16-64"
 """The record whose figures the others of HybridFlow's figure 12 have too."""
 GENERATION = {"hybridflow-gentp-7b-16": 2, "hybridflow-gentp-13b-16": 4}
+PPO_ROLES = ("actor_train", "actor_infer", "critic", "reference", "reward")
 SYSTEMS = {"PPO": "ppo", "ReMax": "remax", "Safe-RLHF": "safe-rlhf"}
 QUICK = 4
 
@@ -166,13 +167,18 @@ def _generation(item: str, raw: dict[str, Any], best: int) -> Iterator[Row]:
 
 
 def _apart(item: str, raw: dict[str, Any]) -> Iterator[Row]:
-    """HybridFlow's colocation before OpenRLHF's groups of equal size, one for each model and one for engines."""
+    """HybridFlow, which takes the best of its placements, before OpenRLHF's groups of equal size, one for each model
+    and one for engines."""
     case = replace(fill(read(raw)), resident=False)
     roles = [role for pool in case.pools for role in pool.roles]
     size = 1 << (case.count // len(roles)).bit_length() - 1
     apart = tuple(Pool(role, size, (role,)) for role in roles)
+    own = _placements(case)
+    if "critic" not in roles or len(roles) > len(PPO_ROLES):
+        del own["standalone"]
+    seconds = [_seconds(replace(case, pools=pools)) for pools in own.values() if all(pool.roles for pool in pools)]
     times = {
-        "HybridFlow": _seconds(replace(case, pools=(Pool("all", case.count, tuple(roles)),))),
+        "HybridFlow": min((each for each in seconds if not isinstance(each, str)), default=str(seconds[0])),
         f"OpenRLHF, {len(roles)} groups of {size}": _seconds(replace(case, pools=apart)),
     }
     first, second = times
