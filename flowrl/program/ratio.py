@@ -18,8 +18,9 @@ NumberedArc = tuple[int, int, float, int]
 """Source, target, seconds, tokens."""
 Circle = tuple[int, ...]
 """Places of its arcs in the sequence that was given, in order."""
-_SLACK = 1e-12
-"""Of the longest path: rounding, which no path is longer by."""
+_SLACK = 1e-13
+"""Of all seconds together: what a path must be longer by, so that rounding makes none longer. Adding up the seconds of
+a path is right to some 1e-16 of them an arc."""
 
 
 def largest_ratio(count: int, arcs: Sequence[NumberedArc]) -> tuple[float, Circle]:
@@ -59,31 +60,28 @@ def of_sorted(
     ahead = [(place, *arcs[place]) for place in forward]
     behind = [(place, *arcs[place]) for place in back]
     ratio, best = at_least, Circle()
+    slack = _SLACK * sum(arc[2] for arc in arcs)
     while True:
-        circle = _longer_circle(count, arcs, ahead, behind, ratio)
+        circle = _longer_circle(count, arcs, ahead, behind, ratio, slack)
         if not circle:
             return ratio, best
-        found = sum(arcs[place][2] for place in circle) / sum(arcs[place][3] for place in circle)
-        if found <= ratio:  # longer by rounding alone
-            return ratio, best
-        ratio, best = found, circle
+        ratio, best = _ratio(circle, arcs), circle
 
 
 _Placed = Sequence[tuple[int, int, int, float, int]]
 
 
-def _longer_circle(count: int, arcs: Sequence[NumberedArc], ahead: _Placed, behind: _Placed, ratio: float) -> Circle:
+def _longer_circle(
+    count: int, arcs: Sequence[NumberedArc], ahead: _Placed, behind: _Placed, ratio: float, slack: float
+) -> Circle:
     """Of the circles longer than `ratio` a token that longest paths run into, the one of the largest ratio; none if
     paths end. (Bellman & Ford, with all arcs without tokens in one sweep.)"""
     start, via = [0.0] * count, [-1] * count
-    slack = -1.0
     for _ in range(len(behind) + 2):
         for place, source, target, seconds, _ in ahead:
             later = start[source] + seconds
-            if later > start[target]:
+            if later > start[target] + slack:
                 start[target], via[target] = later, place
-        if slack < 0.0:
-            slack = _SLACK * max(start, default=0.0)
         moved = False
         for place, source, target, seconds, tokens in behind:
             later = start[source] + seconds - ratio * tokens
@@ -92,27 +90,31 @@ def _longer_circle(count: int, arcs: Sequence[NumberedArc], ahead: _Placed, behi
         if not moved:
             return ()
         circle = _best_circle(via, arcs)
-        if circle:
+        if circle and _ratio(circle, arcs) > ratio:
             return circle
     return ()
+
+
+def _ratio(circle: Circle, arcs: Sequence[NumberedArc]) -> float:
+    return sum(arcs[place][2] for place in circle) / sum(arcs[place][3] for place in circle)
 
 
 def _best_circle(via: Sequence[int], arcs: Sequence[NumberedArc]) -> Circle:
     """The circle of the largest ratio among those in which each node was last reached by an arc of `via`."""
     seen = [0] * len(via)
     best, most = Circle(), -1.0
-    for number, first in enumerate(range(len(via)), 1):
+    for first in range(len(via)):
         node = first
         while via[node] >= 0 and seen[node] == 0:
-            seen[node] = number
+            seen[node] = first + 1
             node = arcs[via[node]][0]
-        if via[node] < 0 or seen[node] != number:
+        if via[node] < 0 or seen[node] != first + 1:
             continue
         circle, at = [via[node]], arcs[via[node]][0]
         while at != node:
             circle.append(via[at])
             at = arcs[via[at]][0]
-        ratio = sum(arcs[place][2] for place in circle) / sum(arcs[place][3] for place in circle)
+        ratio = _ratio(tuple(circle), arcs)
         if ratio > most:
             best, most = tuple(reversed(circle)), ratio
     return best

@@ -34,7 +34,7 @@ def _ratios(given: list[Arc]) -> list[Fraction | None]:
     for circle in nx.simple_cycles(graph):
         own = [given[node] for node in circle if isinstance(node, int)]
         tokens = sum(arc.tokens for arc in own)
-        found.append(Fraction(int(sum(arc.seconds for arc in own)), tokens) if tokens else None)
+        found.append(sum((Fraction(arc.seconds) for arc in own), Fraction(0)) / tokens if tokens else None)
     return found
 
 
@@ -55,10 +55,26 @@ def test_the_ratio_is_that_of_the_worst_circle(given: list[Arc]) -> None:
         assert worst in _ratios(own)
 
 
+@settings(deadline=None, max_examples=100)
+@given(arcs, st.lists(st.floats(0.0, 9.0, allow_nan=False), min_size=12, max_size=12))
+def test_seconds_that_are_not_whole(given: list[Arc], seconds: list[float]) -> None:
+    given = [Arc(a.source, a.target, s * (a.seconds > 2), a.tokens) for a, s in zip(given, seconds, strict=False)]
+    ratios = _ratios(given)
+    assume(None not in ratios)
+    worst = max((each for each in ratios if each is not None), default=Fraction(0))
+    assert maximum_cycle_ratio(given)[0] == pytest.approx(float(worst), rel=1e-11, abs=1e-11)
+
+
 def test_a_circle_of_halves() -> None:
     """a → b → a with two tokens takes (3 + 4) / 2; the loop of c, with one, takes 3."""
     found = maximum_cycle_ratio([Arc("a", "b", 3.0, 0), Arc("b", "a", 4.0, 2), Arc("c", "c", 3.0, 1)])
     assert found == (3.5, ("a", "b"))
+
+
+def test_a_circle_that_rounding_makes_longer_hides_no_other() -> None:
+    """The loop of b takes 1.69 s; at its half, which the circle of a and b has, rounding alone lengthens that one."""
+    program = make_program([["a"], ["b"], ["c"]], [("b", "a", 2, 1), ("a", "c", 1, 0)])
+    assert ratio_of(program, {"a": 0.0, "b": 1.6883994290107478, "c": 0.0}) == (1.6883994290107478, ("b",))
 
 
 def test_no_circle_takes_no_time() -> None:
