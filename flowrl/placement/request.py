@@ -50,7 +50,9 @@ class Assumption(msgspec.Struct, frozen=True, kw_only=True):
     response_tokens: float | None = None
     response_tokens_p99: float | None = None
     response_lengths: tuple[float, ...] = ()
-    """Tokens of responses that were measured; empty: none were."""
+    """Tokens of responses that were measured, or counted in a data set; empty: none were."""
+    response_rule: str = ""
+    """What was counted and how, in words; empty: they were measured."""
     seconds: float | None = None
     """Mean latency of a call; calls follow each other, so it is the mean that adds up."""
     seconds_p99: float | None = None

@@ -321,12 +321,16 @@ class LengthDocument(Document):
     """Random tokens of a response, for the planner: told, or measured."""
 
     mean: NotNegativeNumber | None = None
-    """Mean, in tokens. Default: that of `samples`; one of the two is given."""
+    """Mean, in tokens. Default: that of `samples` or `data`; one of the three is given."""
     p99: NotNegativeNumber | None = None
     """99th percentile, in tokens. Default: the profile's spread around the mean."""
     samples: str | None = None
     """Path of a file of measured lengths, relative to the flow: lines of numbers, or of rows with `response_tokens`,
     such as a run's samples.jsonl. Default none."""
+    data: str | None = None
+    """Data set of the flow whose responses (`response`, or `chosen` and `rejected`) are as long: of a file, its first
+    10,000 rows, a token for each 4 bytes of text (1 byte where the model's tokenizer is `bytes` or `characters`) and
+    one that ends it. Default none."""
 
 
 ResponseLength = Annotated[

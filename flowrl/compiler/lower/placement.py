@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from flowrl.compiler.lower.lengths import measured
+from flowrl.compiler.lower.lengths import Counted, counted
 from flowrl.compiler.lower.stage import Stage
 from flowrl.diag.span import Span
 from flowrl.placement.request import STEP_TIME, Assumption, LayoutRequest, Mode, PlacementRequest, PoolRequest
@@ -75,10 +75,12 @@ def _role_spans(stage: Stage, path: tuple[str, ...], roles: tuple[str, ...]) -> 
 def _assumption(stage: Stage, id: str, document: AssumeDocument) -> Assumption:
     tokens, seconds = document.response_tokens, document.seconds
     span = stage.span("assume", id)
-    lengths = measured(stage, id, tokens) if isinstance(tokens, LengthDocument) else ()
+    found = counted(stage, id, tokens) if isinstance(tokens, LengthDocument) else Counted()
+    lengths = found.lengths
     return Assumption(
         response_tokens=sum(lengths) / len(lengths) if lengths else _mean(tokens),
         response_lengths=lengths,
+        response_rule=found.rule,
         response_tokens_p99=tokens.p99 if isinstance(tokens, LengthDocument) else None,
         seconds=_mean(seconds),
         seconds_p99=seconds.p99 if isinstance(seconds, DistributionDocument) else None,

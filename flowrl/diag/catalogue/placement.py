@@ -144,7 +144,8 @@ CODES: tuple[Code, ...] = (
         id="FR0526",
         headline="no lengths of responses",
         label="{problem}",
-        why="`samples` names a file with a number a line, or rows with `response_tokens`: a run's samples.jsonl",
-        help="name another file, or say `{{mean: …, p99: …}}` in its place",
+        why="`samples` names a file with a number a line, or rows with `response_tokens`: a run's samples.jsonl; "
+        "`data` a data set of the flow whose file has responses",
+        help="name another, or say `{{mean: …, p99: …}}` in its place",
     ),
 )

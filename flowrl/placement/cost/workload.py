@@ -152,9 +152,9 @@ class Workload:
         longest, middle = max(1.0, float(most.value)), max(1.0, float(mean.value))
         if assumed is not None and assumed.response_lengths:
             table = empirical(tuple(min(each, longest) for each in assumed.response_lengths))
-            count = len(assumed.response_lengths)
-            mean = Given(table.mean, f"mean of {count:,} measured responses, {assumed.origin}")
-            return mean, Given(table.most, f"longest of {count:,} measured responses, {assumed.origin}"), table
+            which = f"of {len(assumed.response_lengths):,} {assumed.response_rule or 'measured responses'}"
+            mean = Given(table.mean, f"mean {which}, {assumed.origin}")
+            return mean, Given(table.most, f"longest {which}, {assumed.origin}"), table
         if assumed is None or assumed.response_tokens_p99 is None:
             return mean, most, lognormal(middle, longest, rule.spread)
         tail = Given(min(max(assumed.response_tokens_p99, mean.value), most.value), assumed.origin)

@@ -55,6 +55,7 @@ CASES: Mapping[str, tuple[str, str, Any]] = {
         "assume/actor_infer.generate/response_tokens/samples",
         str(Path(__file__).with_name("lengths.jsonl")),
     ),
+    "LengthDocument.data": ("rl", "assume/actor_infer.generate/response_tokens/data", "val"),
     "EdgeDocument.edge": ("rl", "edges/5", "critic.values -> critic.update"),
     "EdgeDocument.every_steps": ("rl", "edges/7/every_steps", 4),
     "EdgeDocument.start_step": ("rl", "edges/4/start_step", 4),

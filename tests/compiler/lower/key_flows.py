@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
+
+ROWS = Path(__file__).with_name("rows.jsonl")
+"""Rows with responses, for keys that read them."""
 
 SHAPE = """{architecture: qwen2, tokenizer: characters, hidden_size: 64, layers: 2, heads: 4, kv_heads: 2, ffn_size: 96,
   max_positions: 64, tie_embeddings: false}"""
@@ -17,7 +21,7 @@ models:
 data:
   train: {{source: "arithmetic.py:problems", args: {{seed: 1, size: 9}}, prompt: question,
           keep: [entry], max_prompt_tokens: 8}}
-  val: {{source: rows.jsonl, prompt: question, keep: [entry], max_prompt_tokens: 8}}
+  val: {{source: "{ROWS}", prompt: question, response: answer, keep: [entry], max_prompt_tokens: 8}}
 roles:
   actor_train:
     model: policy
