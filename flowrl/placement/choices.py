@@ -253,8 +253,7 @@ class Choices:
 
     def _share(self, entry: RolePlacement, site: Site) -> float:
         """The most that it needs of a device in any phase, alone."""
-        phases = self.costs.pool_phases((self.costs.role_cost(entry, site),), site)
-        return max((held / max(1, limit) for _, _, _, held, limit in phases), default=0.0)
+        return self.costs.fullest((self.costs.role_cost(entry, site),), site)
 
     def _sizes(self, role: Role, layout: Layout) -> Sizes:
         return sizes_of(self.work, role, self.costs.ops_of(role.name), layout)

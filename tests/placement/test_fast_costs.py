@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 
 from flowrl.graph.graph import EdgeKind
 from flowrl.placement.cost.ledger import Given, bytes_of, evaluate, line, numbers_only
-from flowrl.placement.cost.placed import placed_roles
-from flowrl.placement.cost.role import RoleCosts, Site
+from flowrl.placement.cost.placed import HOST, placed_roles
+from flowrl.placement.cost.role import RoleCost, RoleCosts, Site
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.devices import allocate
+from flowrl.placement.memory.pool import memory
 from flowrl.placement.memory.role import RoleMemory
 from flowrl.placement.memory.training import host_lines
 from flowrl.placement.sync.edge import sync_of
 from flowrl.placement.time.ops import OpTime
 from flowrl.plan.plan import LedgerLine, Pool, RolePlacement
-from tests.placement.plans import Case, cases, kept_costs
+from tests.placement.plans import Case, cases, kept_costs, plans
 
 
 def seconds_of(lines: list[LedgerLine] | tuple[LedgerLine, ...]) -> float:
@@ -49,7 +50,7 @@ def choices(draw: st.DrawFn) -> tuple[Case, RolePlacement, Site, tuple[RolePlace
     return here, changed, site, tuple(others)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(choices())
 def test_numbers_of_a_role_are_those_of_its_lines(
     drawn: tuple[Case, RolePlacement, Site, tuple[RolePlacement, ...]],
@@ -178,3 +179,23 @@ def test_a_formula_is_pythons_own_arithmetic(formula: str, values: tuple[float, 
     assert (bare.inputs, bare.origins, bare.formula) == ({}, {}, whole.formula)
     assert whole.inputs == {name: known[name] for name in whole.inputs}
     assert whole.origins == {name: f"from {name}" for name in whole.inputs}
+
+
+@settings(max_examples=60, deadline=None)
+@given(plans())
+def test_pools_and_hosts_by_numbers(plan: tuple[Case, tuple[Pool, ...]]) -> None:
+    """The fullest device, the first phase that does not fit, and the memory of hosts, by the ledger of the plan."""
+    here, pools = plan
+    costs = kept_costs(*here.key)
+    ledger = memory(here.graph, pools, here.shapes, here.cluster, request=here.request)
+    placed: list[tuple[Pool, tuple[RoleCost, ...]]] = []
+    for pool in (each for each in pools if each.devices):
+        site = costs.site(pool, pools)
+        placed.append((pool, costs.pool_costs(pool.roles, site)))
+        own = [each for each in ledger if each.pool == pool.name]
+        assert costs.fullest(placed[-1][1], site) == max(each.peak_bytes / each.limit_bytes for each in own)
+        short = next((each for each in own if each.peak_bytes > each.limit_bytes), None)
+        found = costs.short(placed[-1][1], site)
+        assert found == (None if short is None else msgspec.structs.replace(short, lines=()))
+    hosts = tuple(msgspec.structs.replace(each, lines=()) for each in ledger if each.pool == HOST)
+    assert costs.host_needs(placed) == hosts

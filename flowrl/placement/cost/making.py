@@ -48,8 +48,9 @@ class Maker:
             if still is None:
                 still = self._still[own] = self._numbers(entry.role, site, placed, memory)
             busy, ops = memory.busy, self._ops[entry.role]
-            work = {stage: {op.id: bytes_of(memory.at_work(op, stage)) for op in ops} for stage in busy}
-            blocks = {stage: bytes_of(memory.grown(stage, work[stage])) for stage in busy}
+            each = dict.fromkeys(busy)
+            work = {stage: {op.id: bytes_of(memory.at_work(op, stage)) for op in ops} for stage in each}
+            blocks = {stage: bytes_of(memory.grown(stage, work[stage])) for stage in each}
         return RoleCost(
             **still,
             offloaded=False,
@@ -91,8 +92,9 @@ class Maker:
     def _numbers(self, role: str, site: Site, placed: Placed, memory: RoleMemory) -> dict[str, Any]:
         """All that neither recomputation nor the size of a micro-batch changes."""
         alike, has_model, start = memory.alike, memory.has_model, memory.start()
-        loads = {stage: memory.load(stage) for stage in alike}
-        held = {stage: bytes_of(memory.resident(stage)) for stage in alike}
+        each = dict.fromkeys(alike)
+        loads = {stage: memory.load(stage) for stage in each}
+        held = {stage: bytes_of(memory.resident(stage)) for stage in each}
         away = memory.off_device()
         return {
             "name": role,

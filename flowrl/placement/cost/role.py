@@ -19,6 +19,7 @@ from flowrl.placement.cost.placed import group_of, is_shared
 from flowrl.placement.cost.role_cost import RoleCost, Seconds, total
 from flowrl.placement.cost.site import Key, Site, site_of_block, site_of_pool
 from flowrl.placement.cost.workload import Workload
+from flowrl.placement.memory.host import host_memory
 from flowrl.placement.memory.phases import phases, stage_groups
 from flowrl.placement.memory.pool import devices_text, overhead_lines
 from flowrl.placement.sync.edge import sync_of
@@ -117,13 +118,32 @@ class RoleCosts:
             found = self._always[key] = bytes_of(lines)
         return found
 
-    def pool_phases(self, costs: Sequence[RoleCost], site: Site) -> Iterator[Phase]:
-        """`pool_memory` without its lines."""
-        always = self.always(costs, site)
-        for first, end, stages in stage_groups(tuple(cost.pp for cost in costs), site.count):
+    def pool_phases(self, costs: Sequence[RoleCost], site: Site, *, unlike: bool = False) -> Iterator[Phase]:
+        """`pool_memory` without its lines. `unlike`: of devices that hold the same, those of the first alone."""
+        always, seen = self.always(costs, site), set[tuple[int, ...]]()
+        for first, end, stages in stage_groups(tuple([cost.pp for cost in costs]), site.count):
+            if unlike:
+                # Stages that hold the same at work are made with one value.
+                kind = tuple([id(cost.work[stage]) for cost, stage in zip(costs, stages, strict=True)])
+                if kind in seen:
+                    continue
+                seen.add(kind)
             by_role = {cost.name: stage for cost, stage in zip(costs, stages, strict=True)}
             for phase, held, limit in phases(self.graph, costs, by_role, always, 0):
                 yield first, end, phase, held, site.limit_bytes if limit is None else limit
+
+    def fullest(self, costs: Sequence[RoleCost], site: Site) -> float:
+        """What the fullest device of a pool needs in its worst phase, over what it has."""
+        return max(
+            (held / max(1, limit) for *_, held, limit in self.pool_phases(costs, site, unlike=True)), default=0.0
+        )
+
+    def host_needs(self, pools: Sequence[tuple[Pool, Sequence[RoleCost]]]) -> tuple[Memory, ...]:
+        """What `host_memory` gives of device pools with these roles, without its lines."""
+        with numbers_only():
+            everyone = [(pool, tuple([cost.on(pool) for cost in costs])) for pool, costs in pools]
+            found = host_memory(everyone, self.cluster, self.work)
+        return tuple([msgspec.structs.replace(each, lines=()) for each in found])
 
     def pool_needs(self, costs: Sequence[RoleCost], site: Site) -> tuple[Memory, ...]:
         """The same as Memory values without lines."""
@@ -134,7 +154,7 @@ class RoleCosts:
         at."""
         key = (*(cost.key for cost in costs), site)
         if key not in self._short:
-            first = next((each for each in self.pool_phases(costs, site) if each[3] > each[4]), None)
+            first = next((each for each in self.pool_phases(costs, site, unlike=True) if each[3] > each[4]), None)
             self._short[key] = None if first is None else _need(site, first)
         return self._short[key]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 
 from flowrl.graph.graph import Kind
 from flowrl.machine.cluster import Cluster
@@ -54,7 +55,7 @@ class _Nodes:
 
     def __init__(self, everyone: Everyone, cluster: Cluster, work: Workload | None) -> None:
         self.everyone, self.work = [(pool, placed) for pool, placed in everyone if not _on_cpu(placed)], work
-        self.here = {pool.name: Counter(map(_node, pool.devices)) for pool, _ in self.everyone}
+        self.here = {pool.name: _by_node(pool.devices) for pool, _ in self.everyone}
         self.limits: dict[str, int] = {}
         for pool, _ in self.everyone:
             limit = group_of(pool, cluster).host_memory_bytes
@@ -165,6 +166,11 @@ class _Nodes:
 
 def _on_cpu(placed: Sequence[Placed]) -> bool:
     return any(each.device.is_cpu for each in placed)
+
+
+@lru_cache(maxsize=1024)
+def _by_node(devices: tuple[str, ...]) -> Counter[str]:
+    return Counter(map(_node, devices))
 
 
 def _node(device: str) -> str:

@@ -1,7 +1,7 @@
 """The best choices of all roles for pools of given sizes: exact, within memory of devices and of hosts.
 
-Depth first over the roles: first those that weights edges join, so that hand-overs are known early, then the longest,
-each in the stays that no other beats. What cannot be better than the best so far is cut off by the steady seconds with
+Depth first over the roles, pool by pool: first those that weights edges join, so that hand-overs are known early, then
+the longest, each in the stays that no other beats. What cannot be better than the best so far is cut off by the steady seconds with
 all open roles at their least (clock.py), and by the memory that the chosen ones need beside the least that the others
 leave. Takes Pitches (which roles, on which devices); gives a Settled.
 """
@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from flowrl.machine.cluster import NodeGroup
 from flowrl.placement.cost.role import RoleCost, Site
-from flowrl.placement.memory.host import host_memory
 from flowrl.placement.search.clock import LEAVES, STAGED, STAYS, Clock
 from flowrl.placement.search.stays import RoleStays, Stay
 from flowrl.placement.time.fast_step import Pair
@@ -128,7 +127,8 @@ class _Search:
         return None if self.best is None else Settled(self.most, self._pools(self.best))
 
     def _order(self) -> list[_Open]:
-        """Ends of weights edges, then the longest; none before those of its pool whose weights it shares."""
+        """Pool by pool, so that what does not fit is found among few; in each ends of weights edges, then the longest;
+        none before those of its pool whose weights it shares."""
         found: list[_Open] = []
         partners: dict[str, set[str]] = {}
         length: dict[str, tuple[bool, float]] = {}
@@ -140,7 +140,8 @@ class _Search:
                 partners[role] = self.costs.partners(role).intersection(pitch.roles)
                 quick = self.stays.quickest(role, pitch.site) or ()
                 length[role] = (role not in self.stays.synced, -sum(quick))
-        found.sort(key=lambda each: length[each.role])
+        first = [min(length[role] for role in pitch.roles) for pitch in self.pitches]
+        found.sort(key=lambda each: (first[each.pool], each.pool, length[each.role]))
         ordered = _partners_first(found, partners)
         for each in ordered:
             each.last = all(other.pool != each.pool for other in ordered[ordered.index(each) + 1 :])
@@ -231,7 +232,7 @@ class _Search:
 
     def _go_on(self, each: _Open, stay: Stay, level: int, synced: Mapping[int, Pair]) -> None:
         """With what is handed over between roles that are chosen."""
-        if each.last and not self._fits(each.pool):
+        if not self._fits(each.pool):
             return
         self._homes[each.role] = Home(stay.cost, self._real_sites()[each.pool])
         more = {
@@ -254,11 +255,12 @@ class _Search:
         return all(stay.peak - stay.left + every + always <= site.limit_bytes for stay in mine)
 
     def _fits(self, pool: int) -> bool:
+        """Whether the roles that are chosen fit: others only add to what they need."""
         return self.costs.fits(self._in_order(pool, self.chosen[pool]), self.pitches[pool].site)
 
     def _in_order(self, pool: int, stays: Sequence[Stay]) -> tuple[RoleCost, ...]:
         by_role = {stay.entry.role: stay.cost for stay in stays}
-        return tuple(by_role[role] for role in self.pitches[pool].roles)
+        return tuple(by_role[role] for role in self.pitches[pool].roles if role in by_role)
 
     def _finish(self) -> None:
         """A whole choice: its bound is its step."""
@@ -288,11 +290,8 @@ class _Search:
 
     def _fits_on_hosts(self, chosen: Sequence[Sequence[Stay]]) -> bool:
         pools = self._pools(chosen)
-        everyone = [
-            (pool, tuple(cost.on(pool) for cost in self._in_order(number, chosen[number])))
-            for number, pool in enumerate(pools)
-        ]
-        needed = host_memory(everyone, self.costs.cluster, self.costs.work)
+        placed = [(pool, self._in_order(number, chosen[number])) for number, pool in enumerate(pools)]
+        needed = self.costs.host_needs(placed)
         return all(entry.peak_bytes <= entry.limit_bytes for entry in needed)
 
 

@@ -62,5 +62,4 @@ def _peak(stays: RoleStays, entry: RolePlacement, site: Site) -> tuple[int, int]
 
 def over(stays: RoleStays, entries: Sequence[RolePlacement], site: Site) -> float:
     """What the fullest device needs over what it has."""
-    costs = stays.costs.pool_costs(entries, site)
-    return max((held / max(1, limit) for _, _, _, held, limit in stays.costs.pool_phases(costs, site)), default=0.0)
+    return stays.costs.fullest(stays.costs.pool_costs(entries, site), site)
