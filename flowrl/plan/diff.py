@@ -23,6 +23,9 @@ from flowrl.plan.plan import Plan, StagePlan
 from flowrl.plan.totals import totals_of
 
 _UNKNOWN = Row((), "program", Effect.RESTART, "other")
+_KINDS = ("kind", "source", "method", "reason")
+_HOW_IT_CAME = ("origin", "derived")
+"""Of ops and edges: which pass or declared edge they came from. The digest of a flow leaves them out too."""
 _FLOW_FILES = ("flow ", "include ")
 
 
@@ -92,6 +95,8 @@ def _of_stage(before: StagePlan, after: StagePlan) -> Iterator[Change]:
     told = {id for stage in (before, after) for edge in stage.graph.edges if edge.id in lowered for id in edge.origin}
     for leaf in found:
         path = leaf.path
+        if path[-1] in _HOW_IT_CAME and path[-3:-2] in (("edges",), ("ops",), ("declared",)):
+            continue
         if path[:2] == ("graph", "declared"):
             if len(path) > 2 and path[2] in told:
                 continue
@@ -159,8 +164,10 @@ def _text(value: Any, of: str) -> str:
     """A value for people; `of`: what is new or gone, of which the kind is enough."""
     if isinstance(value, Mapping):
         named = cast("Mapping[str, Any]", value)
-        kind = next((str(named[key]) for key in ("kind", "source", "method", "reason") if named.get(key)), None)
-        if of and kind is not None:
+        if "instructions" in named:
+            return f"{len(named['instructions'])} instructions"
+        kind = next((str(named[key]) for key in (*(_KINDS if of else ()), "slot", "name") if named.get(key)), None)
+        if kind is not None:
             return f"{kind} of {named['model']}" if named.get("model") else kind
     if isinstance(value, bool):
         return "true" if value else "false"

@@ -18,11 +18,12 @@ from flowrl.report.page import INDENT, finish, joined, section, wrapped
 MEANINGS = {
     Effect.NEW: "new",
     Effect.GONE: "gone",
-    Effect.LIVE: "live update",
     Effect.RESTART: "engine restart",
     Effect.MOVE: "weights move",
+    Effect.LIVE: "live update",
     Effect.RECOMPILE: "recompile only",
 }
+"""In the order in which a section tells its changes."""
 TITLES = {"engine": "ENGINE", "program": "PROGRAM", "cluster": "CLUSTER", "warnings": "WARN"}
 MOST = 16
 """Lines of a section; the others are in the JSON."""
@@ -83,6 +84,7 @@ def _verdict(found: PlanDiff, width: int) -> list[str]:
 
 
 def _rows(name: str, rows: Sequence[Change], width: int) -> list[str]:
+    rows = sorted(rows, key=lambda each: list(MEANINGS).index(each.effect))
     told = list(_folded(rows)) if name == "program" else [(each.effect, _told(each)) for each in rows]
     lines = [line for effect, text in told[:MOST] for line in wrapped(text, width, "    ", f"{SIGILS[effect]} ")]
     if len(told) > MOST:
@@ -105,27 +107,37 @@ def _short(text: str, most: int = 72) -> str:
 
 
 def _folded(rows: Iterable[Change]) -> Iterable[tuple[Effect, str]]:
-    """Instructions of one pool with one effect and reason in one line: there may be dozens."""
+    """Instructions of one pool, and channels, with one effect and reason in one line: there may be dozens."""
     groups: dict[tuple[object, ...], list[Change]] = {}
     for each in rows:
-        field = each.what.partition(": ")[2].partition(".")[0] if "instruction" in each.reason else each.what
+        field = _field(each.what) if _many(each) else each.what
         groups.setdefault((each.effect, each.reason, each.stage, each.pool, field), []).append(each)
     for group in groups.values():
         first = group[0]
-        if "instruction" not in first.reason and first.reason != "moved":
-            yield first.effect, _told(first)
-            continue
-        names = list(dict.fromkeys(_instruction(each.what) for each in group))
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        field = first.what.partition(": ")[2].partition(".")[0]
-        what = f"{field} of " if field else ""
-        ids = len({each.what.partition(": ")[0] for each in group})
-        where = f"{first.stage}/{first.pool}" if first.stage else first.pool
-        count = f"{ids} instruction{'' if ids == 1 else 's'}"
-        yield (
-            first.effect,
-            f"{where}: {what}{count}: {', '.join(names[:NAMED])}{more} ({first.reason.replace('_', ' ')})",
-        )
+        yield first.effect, _told_together(group) if _many(first) and len(group) > 1 else _told(first)
+
+
+def _told_together(group: Sequence[Change]) -> str:
+    first = group[0]
+    names = list(dict.fromkeys(_instruction(each.what) for each in group))
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    what = f"{_field(first.what)} of " if _field(first.what) else ""
+    ids = len({each.what.partition(": ")[0] for each in group})
+    where = "".join(f"{part}{mark}" for part, mark in ((first.stage, "/"), (first.pool, ": ")) if part)
+    noun = "channel" if first.pool is None else "instruction"
+    count = f"{ids} {noun}{'' if ids == 1 else 's'}"
+    return f"{where}{what}{count}: {', '.join(names[:NAMED])}{more} ({first.reason.replace('_', ' ')})"
+
+
+def _many(change: Change) -> bool:
+    """Whether it is of an instruction or a channel."""
+    kinds = ("instruction", "channel", "capacity", "lag", "moved")
+    return change.reason.removeprefix("new_").removeprefix("gone_") in kinds
+
+
+def _field(what: str) -> str:
+    """`run actor_train.update 2/4: rows.stop` → `rows`."""
+    return what.partition(": ")[2].partition(".")[0]
 
 
 def _instruction(what: str) -> str:
@@ -154,6 +166,8 @@ def _name(total: Total) -> str:
 
 
 def _after(total: Total) -> str:
+    if total.after is None:
+        return "nothing"
     limit = f" of {gib(total.limit_after)}" if total.limit_after is not None else ""
     return f"{_figure(total, total.after)}{limit}{' GiB' if total.unit == 'bytes' else ''}"
 

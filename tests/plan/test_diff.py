@@ -69,7 +69,7 @@ def test_any_two_plans_can_be_told(one: Plan, other: Plan) -> None:
 
 
 SKIPPED = re.compile(
-    r"digests|search|flags|decisions|memory|estimate|diagnostics|flowrl_plan|\bspans?\b|_spans?\b|lines|overlap"
+    r"digests|search|flags|decisions|memory|estimate|diagnostics|flowrl_plan|\bspans?\b|_spans?\b|lines|overlap|origin|derived"
 )
 
 
