@@ -19,7 +19,7 @@ FUNCTION_LINES = 80
 
 ROOM_LINES: Mapping[str, int] = {
     "flowrl/algos": 1000,
-    "flowrl/api": 2700,
+    "flowrl/api": 2850,
     "flowrl/backends": 4000,
     "flowrl/cli": 1700,
     "flowrl/compiler": 6500,
@@ -27,9 +27,9 @@ ROOM_LINES: Mapping[str, int] = {
     "flowrl/execution": 2000,
     "flowrl/explain": 2600,
     "flowrl/graph": 3200,
-    "flowrl/machine": 2600,
+    "flowrl/machine": 2680,
     "flowrl/placement": 10500,
-    "flowrl/plan": 1000,
+    "flowrl/plan": 1450,
     "flowrl/presets": 50,
     "flowrl/program": 1200,
     "flowrl/report": 2800,
