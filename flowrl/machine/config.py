@@ -45,6 +45,7 @@ ARCHITECTURES: Mapping[str, Mapping[str, Any]] = {
     "glm4": {"output_bias": False, "layer_norms": 4},
     "glm4_moe": {"output_bias": False},
     "glm4_moe_lite": {},
+    "bailing_moe": {},
     "gpt_oss": {"ffn_bias": True, "router_bias": True, "sinks": True},
     "gemma": {},
     "gemma2": {"layer_norms": 4},
@@ -90,6 +91,7 @@ MIXTURES = (
     "kimi_k2",
     "glm4_moe",
     "glm4_moe_lite",
+    "bailing_moe",
     "gpt_oss",
     "nemotron_h",
 )
@@ -103,6 +105,8 @@ MOST_LAYERS = 2**12
 
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 _SHARED = ("shared_expert_intermediate_size", "moe_shared_expert_intermediate_size")
+_COUNTED = ("n_shared_experts", "num_shared_experts")
+"""How many experts all tokens meet: of most mixtures, and of Bailing's."""
 _LINEAR = ("linear_attention", "mamba")
 
 
@@ -185,7 +189,7 @@ def _feed_forward(read: _Reader, architecture: str, layers: int) -> dict[str, An
     width = read.number("intermediate_size" if architecture in _WIDE else "moe_intermediate_size")
     expert_key = next((key for key in _EXPERTS if key in read.config), "num_experts")
     named = [key for key in _SHARED if read.get(key)]
-    shared = read.number(named[0]) if named else read.number("n_shared_experts", 0, 0) * width
+    shared = read.number(named[0]) if named else read.number(_COUNTED[architecture == "bailing_moe"], 0, 0) * width
     dense = _dense_layers(read, layers) if own is None else own["mlp"]
     experts, each = read.number(expert_key), read.number("num_experts_per_tok")
     if each > experts:
@@ -300,6 +304,8 @@ def _own(read: _Reader, architecture: str, hidden: int) -> dict[str, Any]:
     """What one family alone writes."""
     if architecture == "glm4_moe":
         return {"qk_norm": bool(read.get("use_qk_norm", False))}
+    if architecture == "bailing_moe":
+        return {"qkv_bias": bool(read.get("use_qkv_bias", False)), "output_bias": bool(read.get("use_bias", False))}
     if architecture != "opt":
         return {}
     width = read.number("word_embed_proj_dim", hidden)

@@ -33,6 +33,16 @@ GLM: dict[str, Any] = {
     "tie_word_embeddings": False,
     "vocab_size": 151552,
 }
+LING: dict[str, Any] = {
+    "architectures": ["BailingMoeForCausalLM"],
+    "first_k_dense_replace": 0,
+    "model_type": "bailing_moe",
+    "num_experts": 64,
+    "tie_word_embeddings": False,
+    "use_bias": False,
+    "use_qkv_bias": False,
+    "vocab_size": 126464,
+}
 HYBRID = ["linear_attention"] * 3 + ["full_attention"]
 VISION3: dict[str, Any] = {
     "depth": 27,
@@ -72,6 +82,48 @@ HUB: dict[str, dict[str, Any]] = {
         "tie_word_embeddings": True,
         "use_sliding_window": False,
         "vocab_size": 151936,
+    },
+    # huggingface.co/Edens-Gate/GLM-v2-lora/blob/main/config.json, tuned from it
+    "THUDM/GLM-4-32B-0414": {
+        "architectures": ["Glm4ForCausalLM"],
+        "attention_bias": False,
+        "head_dim": 128,
+        "hidden_size": 6144,
+        "intermediate_size": 23040,
+        "max_position_embeddings": 32768,
+        "model_type": "glm4",
+        "num_attention_heads": 48,
+        "num_hidden_layers": 61,
+        "num_key_value_heads": 2,
+        "tie_word_embeddings": False,
+        "vocab_size": 151552,
+    },
+    # huggingface.co/inclusionAI/Ling-Coder-lite/blob/refs%2Fpr%2F1/config.json
+    "inclusionAI/Ling-Coder-lite": {
+        **LING,
+        "hidden_size": 2048,
+        "intermediate_size": 5632,
+        "max_position_embeddings": 4096,
+        "moe_intermediate_size": 1408,
+        "num_shared_experts": 2,
+        "num_attention_heads": 16,
+        "num_experts_per_tok": 6,
+        "num_hidden_layers": 28,
+        "num_key_value_heads": 4,
+    },
+    # huggingface.co/inclusionAI/Ling-plus-base/blob/refs%2Fpr%2F2/config.json
+    "inclusionAI/Ling-plus": {
+        **LING,
+        "head_dim": 128,
+        "hidden_size": 5376,
+        "intermediate_size": 12288,
+        "max_position_embeddings": 16384,
+        "moe_intermediate_size": 3072,
+        "num_shared_experts": 1,
+        "num_attention_heads": 56,
+        "num_experts_per_tok": 4,
+        "num_hidden_layers": 88,
+        "num_key_value_heads": 8,
     },
     # huggingface.co/zai-org/GLM-4.7/blob/main/config.json
     "zai-org/GLM-4.7": {
