@@ -15,6 +15,8 @@ from flowrl.placement.search.objective import Score
 
 MOST_STEPS = 24
 """Moves of a role, one after another."""
+STEPS = (4, 2, 1)
+"""Places among the sizes by which a pool grows or shrinks."""
 KEPT = 3
 """Ways that are worked out."""
 
@@ -86,74 +88,74 @@ class Climb:
 
 
 class _Sizes:
-    """Sizes of the pools of one way."""
+    """Sizes of the pools of one way, by place."""
 
     def __init__(self, ground: Ground, seats: tuple[Seat, ...], low: list[int]) -> None:
-        self.ground, self.seats = ground, seats
+        self.ground, self.seats, self.low = ground, seats, low
         self.bound = Bound(ground, Box(seats, (0,) * len(seats), (0,) * len(seats)))
-        self.least = [seat.sizes[at] for seat, at in zip(seats, low, strict=True)]
 
     def best(self) -> Guess | None:
-        counts = self._start()
-        if counts is None:
+        places = self._start()
+        if places is None:
             return None
-        score = self._score(counts)
-        shift = max(self.ground.room.values()) // 8
-        while shift:
-            moved = min(self._shifted(counts, shift), key=lambda each: each[0], default=None)
-            if moved is None or moved[0] >= score:
-                shift //= 2
-            else:
-                score, counts = moved
-        return score, self.seats, self._places(counts)
+        score = self._score(places)
+        for step in STEPS:
+            while True:
+                moved = min(self._shifted(places, step), key=lambda each: each[0], default=None)
+                if moved is None or moved[0] >= score:
+                    break
+                score, places = moved
+        return score, self.seats, tuple(places)
 
     def _start(self) -> list[int] | None:
         """By the work of the pools, none below its least."""
-        counts = list(self.least)
+        places = list(self.low)
         for group, room in self.ground.room.items():
-            mine = [place for place, seat in enumerate(self.seats) if seat.group == group]
-            spare = room - sum(counts[place] for place in mine)
+            mine = [at for at, seat in enumerate(self.seats) if seat.group == group]
+            least = [self.seats[at].sizes[self.low[at]] for at in mine]
+            spare = room - sum(least)
             if spare < 0:
                 return None
-            work = [
-                sum(self.ground.floor(r, self.seats[at]).device_seconds for r in self.seats[at].roles) for at in mine
-            ]
-            for place, each in zip(mine, work, strict=True):
-                counts[place] += int(spare * each / max(sum(work), 1e-12))
-        return counts
+            work = [self._work(self.seats[at]) for at in mine]
+            for at, count, each in zip(mine, least, work, strict=True):
+                places[at] = self._place(at, count + int(spare * each / max(sum(work), 1e-12)))
+        return places
 
     def _work(self, seat: Seat) -> float:
         return sum(self.ground.floor(role, seat).device_seconds for role in seat.roles)
 
-    def _shifted(self, counts: Sequence[int], shift: int) -> Iterator[tuple[Score, list[int]]]:
-        """To a pool that the step waits for, from another of its group or from what is unused; else from one to
+    def _place(self, at: int, count: int) -> int:
+        """Of the largest size up to so many devices."""
+        return bisect_right(self.seats[at].sizes, count) - 1
+
+    def _shifted(self, places: Sequence[int], step: int) -> Iterator[tuple[Score, list[int]]]:
+        """To a pool that the step waits for, from what is unused or from another of its group; else from one to
         nobody."""
-        _, critical = self.bound.critical(self._places(counts))
+        _, critical = self.bound.critical(places)
+        sizes = [seat.sizes[place] for seat, place in zip(self.seats, places, strict=True)]
         for taker, seat in enumerate(self.seats):
             if critical.isdisjoint(seat.roles):
-                if counts[taker] - shift >= self.least[taker]:
-                    yield self._with(counts, {taker: -shift})
+                if places[taker] - step >= self.low[taker]:
+                    yield self._with(places, {taker: places[taker] - step})
                 continue
-            unused = self.ground.room[seat.group] - sum(
-                count for count, other in zip(counts, self.seats, strict=True) if other.group == seat.group
-            )
-            if unused >= shift:
-                yield self._with(counts, {taker: shift})
-            for giver, other in enumerate(self.seats):
-                if giver != taker and other.group == seat.group and counts[giver] - shift >= self.least[giver]:
-                    yield self._with(counts, {taker: shift, giver: -shift})
+            more = min(places[taker] + step, len(seat.sizes) - 1)
+            group = [at for at, other in enumerate(self.seats) if other.group == seat.group]
+            short = seat.sizes[more] - sizes[taker] - (self.ground.room[seat.group] - sum(sizes[at] for at in group))
+            if more == places[taker]:
+                continue
+            if short <= 0:
+                yield self._with(places, {taker: more})
+            for giver in group if short > 0 else ():
+                less = self._place(giver, sizes[giver] - short)
+                if giver != taker and less >= self.low[giver]:
+                    yield self._with(places, {taker: more, giver: less})
 
-    def _with(self, counts: Sequence[int], more: dict[int, int]) -> tuple[Score, list[int]]:
-        changed = [count + more.get(place, 0) for place, count in enumerate(counts)]
-        return self._score(changed), changed
+    def _with(self, places: Sequence[int], changed: dict[int, int]) -> tuple[Score, list[int]]:
+        now = [changed.get(at, place) for at, place in enumerate(places)]
+        return self._score(now), now
 
-    def _places(self, counts: Sequence[int]) -> tuple[int, ...]:
-        """The largest sizes that are tried up to these."""
-        return tuple(bisect_right(seat.sizes, count) - 1 for seat, count in zip(self.seats, counts, strict=True))
-
-    def _score(self, counts: Sequence[int]) -> Score:
+    def _score(self, places: Sequence[int]) -> Score:
         self.ground.count.looked_at += 1
-        places = self._places(counts)
         seconds = self.bound.least(places)
         wanted = [(seat.group, seat.sizes[place]) for seat, place in zip(self.seats, places, strict=True)]
         late = seconds > self.ground.objective.at_most

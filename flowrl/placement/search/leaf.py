@@ -1,9 +1,9 @@
 """The best choices of all roles for pools of given sizes: exact, within memory of devices and of hosts.
 
 Depth first over the roles, pool by pool: first those that weights edges join, so that hand-overs are known early, then
-the longest, each in the stays that no other beats. What cannot be better than the best so far is cut off by the steady seconds with
-all open roles at their least (clock.py), and by the memory that the chosen ones need beside the least that the others
-leave. Takes Pitches (which roles, on which devices); gives a Settled.
+the longest, each in the stays that no other beats. What cannot be better than the best so far is cut off by the steady
+seconds with all open roles at their least (clock.py), and by the memory that the chosen ones need beside the least that
+the others leave. Takes Pitches (which roles, on which devices); gives a Settled.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from flowrl.placement.cost.role import RoleCosts
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.memory.pool import memory
 from flowrl.placement.request import STEP_TIME, Mode, PlacementRequest
-from flowrl.placement.search.branch import Branch, Ground, Seat
+from flowrl.placement.search.branch import Box, Branch, Ground, Seat
 from flowrl.placement.search.candidate import Candidate, Found, Laid, Option
 from flowrl.placement.search.climb import Climb
 from flowrl.placement.search.familiar import familiar
@@ -32,7 +32,7 @@ from flowrl.placement.search.faults import nothing_left, refused, too_slow
 from flowrl.placement.search.leaf import MOST_LOOKED
 from flowrl.placement.search.objective import objective_of
 from flowrl.placement.search.settle import Settler
-from flowrl.placement.search.sizes import EVERY_SIZE, cluster_sizes, is_thinned
+from flowrl.placement.search.sizes import EVERY_SIZE, cluster_sizes, is_thinned, refined
 from flowrl.placement.search.ways import Ways, group_size
 from flowrl.plan.plan import SearchReport
 
@@ -108,6 +108,22 @@ class _Search:
             if branch.run(MOST_LOOKED // 4) < inf:
                 self._climb(ground)
             self.open_bound = branch.run()
+            self._refine(ground)
+
+    def _refine(self, ground: Ground) -> None:
+        """Sizes around those of the best, where these were thinned."""
+        best, groups = self.settler.best, {group.name: group for group in self.cluster.groups}
+        if best is None or ground.whole or not all(draft.group.name in ground.room for draft in best.option.pools):
+            return
+        seats = [
+            Seat(draft.roles, name, refined(groups[name], len(draft.devices)))
+            for draft in best.option.pools
+            if is_thinned(groups[name := draft.group.name])
+        ]
+        if len(seats) == len(best.option.pools):
+            near = Branch(ground, self.settler.settle_seats, lambda: self.settler.score)
+            near.start(Box(tuple(seats), (0,) * len(seats), tuple(len(seat.sizes) - 1 for seat in seats)))
+            near.run(ground.count.looked_at + MOST_LOOKED // 4)
 
     def _climb(self, ground: Ground) -> None:
         """From the best that is known, and from every role on its own, where not every size is tried: see climb.py."""

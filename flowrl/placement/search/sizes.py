@@ -18,6 +18,10 @@ EVERY_SIZE = 16
 """Devices of a group of which pools of every size are tried."""
 MOST_NODE_SIZES = 24
 """Sizes in whole nodes of a larger group, before they are thinned."""
+THINNED_SIZES = 12
+"""So many, then, in equal ratios, and what they leave."""
+REFINED_SIZES = 12
+"""Of a pool, between its neighbours among the thinned ones."""
 
 Shape = tuple[str, tuple[int, ...]]
 """A group, and how many devices a pool has on each of its nodes: all that costs of a pool depend on."""
@@ -30,12 +34,14 @@ def shape_of(group: str, devices: Sequence[str]) -> Shape:
 
 
 def sizes_of(group: NodeGroup) -> tuple[int, ...]:
-    """Counts of devices for one pool, rising. Up to EVERY_SIZE devices each; of more, whole nodes (thinned in equal
-    ratios where there are many, from both ends), less than a node, and what either leaves."""
+    """Counts of devices for one pool, rising. Up to EVERY_SIZE devices each; of more, whole nodes, less than a node,
+    and what either leaves; where there are many nodes, both thinned in equal ratios."""
     whole, each = group_size(group), group.devices_per_node
     if whole <= EVERY_SIZE:
         return tuple(range(1, whole + 1))
-    within = range(1, min(each, whole))
+    within = (
+        [1 << power for power in range(each.bit_length()) if 1 << power < each] if is_thinned(group) else range(1, each)
+    )
     nodes = _thinned(group.nodes)
     counts = {*within, *(node * each for node in nodes)}
     counts |= {whole - count for count in counts if count < whole}
@@ -47,11 +53,21 @@ def is_thinned(group: NodeGroup) -> bool:
     return group_size(group) > EVERY_SIZE and group.nodes > MOST_NODE_SIZES
 
 
+def refined(group: NodeGroup, count: int) -> tuple[int, ...]:
+    """Sizes around one that was found among the thinned ones, and it."""
+    sizes, each = sizes_of(group), group.devices_per_node
+    low = max((size for size in sizes if size < count), default=count)
+    high = min((size for size in sizes if size > count), default=count)
+    nodes = range(-(-low // each), high // each + 1)
+    step = max(1, -(-len(nodes) // REFINED_SIZES))
+    return tuple(sorted({count, *(node * each for node in nodes[::step] if node)}))
+
+
 def _thinned(nodes: int) -> list[int]:
     if nodes <= MOST_NODE_SIZES:
         return list(range(1, nodes + 1))
-    ratio = nodes ** (1 / (MOST_NODE_SIZES - 1))
-    return sorted({round(ratio**power) for power in range(MOST_NODE_SIZES)} | {nodes})
+    ratio = nodes ** (1 / (THINNED_SIZES - 1))
+    return sorted({round(ratio**power) for power in range(THINNED_SIZES)} | {nodes})
 
 
 class Places:
