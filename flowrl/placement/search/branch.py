@@ -96,6 +96,8 @@ class Branch:
         self._heap: list[tuple[float, int, int, Box]] = []
         self._numbers = count()
         self._groups = tuple(ground.sizes)
+        self._lost = inf
+        """The smallest bound of sizes whose choices were not all looked at."""
 
     def start(self, box: Box) -> None:
         """What is to be searched."""
@@ -107,19 +109,21 @@ class Branch:
         while self._heap:
             value, _, _, box = self._heap[0]
             if value > self._best()[0]:
-                return inf
+                break
             if self.count.looked_at >= most_looked:
-                return value
+                return min(value, self._lost)
             heappop(self._heap)
             if box.open_roles:
                 for child in self._seated(box):
                     self._consider(child, value)
             elif box.low == box.high:
                 self._settle(box.seats, box.low)
+                if self.count.cut_short:
+                    self._lost, self.count.cut_short = min(self._lost, value), False
             else:
                 for child in self._halves(box):
                     self._consider(child, value)
-        return inf
+        return self._lost
 
     def _push(self, box: Box, value: float) -> None:
         # Of equal bounds the one that is nearer to its end comes first.

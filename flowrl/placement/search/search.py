@@ -167,6 +167,7 @@ class _Search:
         fitting = (homes for homes in every if self._keeps(seats, homes))
         for homes in islice(fitting, MOST_ASSIGNMENTS):
             self.settler.settle_written(seats, homes)
+        self.settler.leaves.count.cut_short |= next(fitting, None) is not None
 
     def _seat(self, name: str) -> Seat:
         pool = next(each for each in self.request.pools if each.name == name)

@@ -65,8 +65,9 @@ class Settler:
         self._settle(option, self.objective.most_seconds(wanted, self.score), most_nodes)
 
     def settle_way(self, parts: Sequence[Part], sizes: Sequence[int]) -> None:
-        """Whether it is better than others or not."""
-        self.settle_option(self._option(parts, sizes))
+        """Whether it is better than others or not. On GPUs a few choices are looked at: branch and bound has all."""
+        on_cpu = any(self.places.groups[part.group].device.is_cpu for part in parts)
+        self.settle_option(self._option(parts, sizes), None if on_cpu else MOST_NODES_TOLD)
 
     def settle_written(self, seats: Sequence[Seat], homes: Mapping[str, str]) -> None:
         """The pools of the flow, and roles in them that it leaves open."""
@@ -86,9 +87,9 @@ class Settler:
         text = "; ".join(f"{role} in {pool}" for role, pool in homes.items())
         self.settle_option(Option(text or "the pools as written", tuple(draft for draft in drafts if draft.roles)))
 
-    def settle_option(self, option: Option) -> None:
+    def settle_option(self, option: Option, most_nodes: int | None = None) -> None:
         """These pools; if nothing fits, what is nearest to it."""
-        if not self._settle(option, inf, MOST_NODES_TOLD):
+        if not self._settle(option, inf, most_nodes):
             near = self._near(option)
             if near is not None:
                 self._keep(near)
