@@ -26,7 +26,8 @@ JUDGES = (
     "Qwen/Qwen3-8B",
     "Qwen/Qwen2.5-14B",
 )
-EPOCHS = (1, 2, 3, 4, 6, 8, 12)
+PROMPTS = (2, 4, 8, 16, 32, 64, 128)
+"""Of a step: the fewer, the longer generation takes for what is trained on."""
 EVERY = 1000
 """More choices than a role has."""
 MISSED = 16
@@ -50,13 +51,13 @@ def section(*, quick: bool = False) -> Outcome:
 def cases(kind: str) -> Iterator[Instance]:
     for devices in DEVICES:
         for tokens in TOKENS:
-            for last in range(len(EPOCHS)):
-                document = _trained(tokens, EPOCHS[last]) if kind == "trainer" else _graded(tokens, JUDGES[last])
+            for last in range(len(PROMPTS)):
+                document = _trained(tokens, PROMPTS[last]) if kind == "trainer" else _graded(tokens, JUDGES[last])
                 document["cluster"] = {"gpu": "H100-80G", "nodes": 1, "gpus_per_node": devices}
                 yield lowered(f"{kind} {devices} {tokens} {last}", document, EVERY)
 
 
-def _trained(tokens: int, epochs: int) -> dict[str, Any]:
+def _trained(tokens: int, prompts: int) -> dict[str, Any]:
     """Generation runs a step ahead of the trainer, so that both work at once."""
     return _common(tokens) | {
         "roles": {
@@ -72,7 +73,7 @@ def _trained(tokens: int, epochs: int) -> dict[str, Any]:
             "advantage.estimate -> actor_train.update",
             "actor_train => actor_infer",
         ],
-        "step": {"prompts": 64, "samples_per_prompt": 8, "epochs": epochs},
+        "step": {"prompts": prompts, "samples_per_prompt": 8},
         "schedule": {"max_lag": 1},
     }
 
