@@ -29,7 +29,8 @@ from flowrl.spec.pipeline import loads
 MEAN, MOST = 2000, 32768
 TAILS = (2500, 4000, 7000, 12000)
 """99th percentiles of the length of a response."""
-GPUS = (16, 32, 64, 128)
+GPUS = (32, 64, 128)
+"""On 16 the roles of a synchronous step do not fit together, which would be compared instead."""
 LAGS = (0, 1, 2, 4, 8, 16)
 ROLLOUT = (1, 2, 4, 8, 16, 32)
 """GPUs for rollouts, of 64."""
@@ -49,7 +50,7 @@ class Drawn:
 def section(*, quick: bool = False) -> Outcome:
     outcome, steps = Outcome("tails"), QUICK_STEPS if quick else STEPS
     progress = Progress("tails")
-    _gains(outcome, TAILS[::3] if quick else TAILS, GPUS[::3] if quick else GPUS, steps)
+    _gains(outcome, TAILS[::3] if quick else TAILS, GPUS[::2] if quick else GPUS, steps)
     progress.tell(1, 3)
     _starved(outcome, ROLLOUT[::4] if quick else ROLLOUT, steps)
     progress.tell(2, 3)
