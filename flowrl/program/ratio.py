@@ -57,64 +57,77 @@ def of_sorted(
     count: int, arcs: Sequence[NumberedArc], forward: Sequence[int], back: Sequence[int], at_least: float = 0.0
 ) -> tuple[float, Circle]:
     """`largest_ratio` of arcs that `in_turn` has put in order; `at_least` and no circle if none has a larger ratio."""
-    ahead = [(place, *arcs[place]) for place in forward]
-    behind = [(place, *arcs[place]) for place in back]
-    ratio, best = at_least, Circle()
-    slack = _SLACK * sum(arc[2] for arc in arcs)
-    while True:
-        circle = _longer_circle(count, arcs, ahead, behind, ratio, slack)
-        if not circle:
-            return ratio, best
-        ratio, best = _ratio(circle, arcs), circle
+    places = (*forward, *back)
+    turned = Turned(count, [(arcs[place][0], arcs[place][1], arcs[place][3]) for place in places])
+    ratio, circle = turned.largest([arcs[place][2] for place in places], at_least)
+    return ratio, tuple(places[place] for place in circle)
 
 
-_Placed = Sequence[tuple[int, int, int, float, int]]
+class Turned:
+    """Arcs of which seconds change and the rest does not: (source, target, tokens), those without tokens first, each
+    after all that end where it starts."""
 
+    def __init__(self, count: int, ends: Sequence[tuple[int, int, int]]) -> None:
+        self._count = count
+        self._sources, self._tokens = [source for source, _, _ in ends], [tokens for _, _, tokens in ends]
+        self._ahead = [(place, source, target) for place, (source, target, tokens) in enumerate(ends) if not tokens]
+        self._behind = [
+            (place, source, target, tokens) for place, (source, target, tokens) in enumerate(ends) if tokens
+        ]
 
-def _longer_circle(
-    count: int, arcs: Sequence[NumberedArc], ahead: _Placed, behind: _Placed, ratio: float, slack: float
-) -> Circle:
-    """Of the circles longer than `ratio` a token that longest paths run into, the one of the largest ratio; none if
-    paths end. (Bellman & Ford, with all arcs without tokens in one sweep.)"""
-    start, via = [0.0] * count, [-1] * count
-    for _ in range(len(behind) + 2):
-        for place, source, target, seconds, _ in ahead:
-            later = start[source] + seconds
-            if later > start[target] + slack:
-                start[target], via[target] = later, place
-        moved = False
-        for place, source, target, seconds, tokens in behind:
-            later = start[source] + seconds - ratio * tokens
-            if later > start[target] + slack:
-                start[target], via[target], moved = later, place, True
-        if not moved:
-            return ()
-        circle = _best_circle(via, arcs)
-        if circle and _ratio(circle, arcs) > ratio:
-            return circle
-    return ()
+    def largest(self, seconds: Sequence[float], at_least: float = 0.0) -> tuple[float, Circle]:
+        """The largest ratio and a circle that has it, where arcs take these seconds, not negative; `at_least` and no
+        circle if none has a larger ratio."""
+        ratio, best = at_least, Circle()
+        slack = _SLACK * sum(seconds)
+        while True:
+            circle = self._longer(seconds, ratio, slack)
+            if not circle:
+                return ratio, best
+            ratio, best = self._ratio(circle, seconds), circle
 
+    def _longer(self, each: Sequence[float], ratio: float, slack: float) -> Circle:
+        """Of the circles longer than `ratio` a token that longest paths run into, the one of the largest ratio; none if
+        paths end. (Bellman & Ford, with all arcs without tokens in one sweep.)"""
+        start, via = [0.0] * self._count, [-1] * self._count
+        ahead, behind = self._ahead, self._behind
+        for _ in range(len(behind) + 2):
+            for place, source, target in ahead:
+                later = start[source] + each[place]
+                if later > start[target] + slack:
+                    start[target], via[target] = later, place
+            moved = False
+            for place, source, target, tokens in behind:
+                later = start[source] + each[place] - ratio * tokens
+                if later > start[target] + slack:
+                    start[target], via[target], moved = later, place, True
+            if not moved:
+                return ()
+            circle = self._best_circle(via, each)
+            if circle and self._ratio(circle, each) > ratio:
+                return circle
+        return ()
 
-def _ratio(circle: Circle, arcs: Sequence[NumberedArc]) -> float:
-    return sum(arcs[place][2] for place in circle) / sum(arcs[place][3] for place in circle)
+    def _ratio(self, circle: Sequence[int], seconds: Sequence[float]) -> float:
+        tokens = self._tokens
+        return sum([seconds[place] for place in circle]) / sum([tokens[place] for place in circle])
 
-
-def _best_circle(via: Sequence[int], arcs: Sequence[NumberedArc]) -> Circle:
-    """The circle of the largest ratio among those in which each node was last reached by an arc of `via`."""
-    seen = [0] * len(via)
-    best, most = Circle(), -1.0
-    for first in range(len(via)):
-        node = first
-        while via[node] >= 0 and seen[node] == 0:
-            seen[node] = first + 1
-            node = arcs[via[node]][0]
-        if via[node] < 0 or seen[node] != first + 1:
-            continue
-        circle, at = [via[node]], arcs[via[node]][0]
-        while at != node:
-            circle.append(via[at])
-            at = arcs[via[at]][0]
-        ratio = _ratio(tuple(circle), arcs)
-        if ratio > most:
-            best, most = tuple(reversed(circle)), ratio
-    return best
+    def _best_circle(self, via: Sequence[int], seconds: Sequence[float]) -> Circle:
+        """The circle of the largest ratio among those in which each node was last reached by an arc of `via`."""
+        sources, seen = self._sources, [0] * len(via)
+        best, most = Circle(), -1.0
+        for first in range(len(via)):
+            node = first
+            while via[node] >= 0 and seen[node] == 0:
+                seen[node] = first + 1
+                node = sources[via[node]]
+            if via[node] < 0 or seen[node] != first + 1:
+                continue
+            circle, at = [via[node]], sources[via[node]]
+            while at != node:
+                circle.append(via[at])
+                at = sources[via[at]]
+            ratio = self._ratio(circle, seconds)
+            if ratio > most:
+                best, most = tuple(reversed(circle)), ratio
+        return best

@@ -18,7 +18,7 @@ from flowrl.placement.time.event_graph import FREE, Moves, Spot, Wait, event_gra
 from flowrl.placement.time.fast_step import NO_SECONDS, Pair, StepEvaluator
 from flowrl.placement.time.step import Home, hand_over
 from flowrl.program.program import InstructionKind
-from flowrl.program.ratio import NumberedArc, of_sorted
+from flowrl.program.ratio import Turned
 
 MOST_FRAMES = 20_000
 """That are kept at once."""
@@ -41,10 +41,11 @@ class Frame:
     """One event graph. `nodes` are the seconds of its nodes, `moves` of each role those of a move and of its cache."""
 
     def __init__(self, count: int, waits: Sequence[Wait], rings: Sequence[Ring]) -> None:
-        self._count = count
         forward = sorted((wait for wait in waits if wait.tokens == 0), key=lambda wait: wait.source)
         self._waits = (*forward, *(wait for wait in waits if wait.tokens))
-        self._forward, self._back = range(len(forward)), range(len(forward), len(self._waits))
+        self._turned = Turned(count, [(each.source, each.target, each.tokens) for each in self._waits])
+        self._full = [each.source if each.full else count for each in self._waits]
+        self._moved = [(place, each.moves) for place, each in enumerate(self._waits) if each.moves]
         self._rings = list(rings)
 
     def reaches(self, nodes: Sequence[float], moves: Sequence[Pair], most: float) -> bool:
@@ -54,7 +55,8 @@ class Frame:
             if moved:
                 seconds += _moved(moved, moves)
             if seconds >= most * tokens:
-                self._rings.insert(0, self._rings.pop(place))
+                if place:
+                    self._rings.insert(0, self._rings.pop(place))
                 return True
         return self.least(nodes, moves, most) > most
 
@@ -66,16 +68,11 @@ class Frame:
         self, nodes: Sequence[float], moves: Sequence[Pair], at_least: float = 0.0
     ) -> tuple[float, tuple[int, ...]]:
         """The same with the nodes of a circle that takes as long; none if all take less."""
-        arcs: list[NumberedArc] = [
-            (
-                wait.source,
-                wait.target,
-                (nodes[wait.source] if wait.full else 0.0) + (_moved(wait.moves, moves) if wait.moves else 0.0),
-                wait.tokens,
-            )
-            for wait in self._waits
-        ]
-        found, circle = of_sorted(self._count, arcs, self._forward, self._back, at_least)
+        whole = (*nodes, 0.0)
+        seconds = [whole[at] for at in self._full]
+        for place, moved in self._moved:
+            seconds[place] += _moved(moved, moves)
+        found, circle = self._turned.largest(seconds, at_least)
         if circle:
             passed = [self._waits[place] for place in circle]
             ring = tuple(wait.source for wait in passed if wait.full)
