@@ -74,6 +74,10 @@ class _Open:
     """Those that may fit; of a role that shares weights none, as they depend on the others."""
 
 
+_Given = tuple[tuple[float, ...], int, int, Pair, tuple[Stay, ...]]
+"""`quick`, `left`, `away`, `move` and `stays` of an open role."""
+
+
 @dataclass(slots=True)
 class Leaves:
     """Settles pools of one graph on one cluster."""
@@ -81,6 +85,8 @@ class Leaves:
     clock: Clock
     stays: RoleStays
     count: Count = field(default_factory=Count)
+    given: dict[object, tuple[_Given, ...] | None] = field(default_factory=dict[object, "tuple[_Given, ...] | None"])
+    """What the roles of a pool may be, by its site and its roles."""
 
     def settle(
         self,
@@ -150,32 +156,48 @@ class _Search:
     def _fill(self) -> bool:
         """The least of every op, and of what roles leave; False if some role has no place here, or nothing of it could
         be better than the best so far."""
+        for number in range(len(self.pitches)):
+            mine = [each for each in self.order if each.pool == number]
+            given = self._given(number, mine)
+            if given is None:
+                return False
+            for each, (quick, left, away, move, stays) in zip(mine, given, strict=True):
+                each.quick, each.left, each.away, each.move, each.stays = quick, left, away, move, stays
         for each in self.order:
-            pitch = self.pitches[each.pool]
+            self._reset(each)
+        return not self._is_long({})
+
+    def _given(self, pool: int, mine: Sequence[_Open]) -> tuple[_Given, ...] | None:
+        """What the roles of a pool may be, whatever the others are; None if one of them has no place. Kept."""
+        asked = tuple((each.role, self._recompute.get(each.role)) for each in mine)
+        key, known = (self.pitches[pool].site, asked), self.leaves.given
+        if key not in known:
+            fits = self._has_stays(pool, mine) and self._thin(pool, mine)
+            found = ((each.quick, each.left, each.away, each.move, each.stays) for each in mine)
+            known[key] = tuple(found) if fits else None
+        return known[key]
+
+    def _has_stays(self, pool: int, mine: Sequence[_Open]) -> bool:
+        pitch = self.pitches[pool]
+        for each in mine:
             quick = self.stays.quickest(each.role, pitch.site)
             if quick is None:
                 return False
             each.quick = quick
-            self._put(each, quick)
             if self.costs.partners(each.role).isdisjoint(pitch.roles):
                 each.stays = self._stays(each, ())
                 if not each.stays:
                     return False
                 each.left = min(stay.left for stay in each.stays)
-        if not all(self._thin(number) for number in range(len(self.pitches))):
-            return False
-        for each in self.order:
-            self._reset(each)
-        return not self._is_long({})
+        return True
 
     def _stays(self, each: _Open, beside: Sequence[RolePlacement]) -> tuple[Stay, ...]:
         found = self.stays.of(each.role, self.pitches[each.pool].site, beside, alone=each.alone)
         wanted = self._recompute.get(each.role)
         return found if wanted is None else tuple(stay for stay in found if stay.entry.recompute == wanted)
 
-    def _thin(self, pool: int) -> bool:
+    def _thin(self, pool: int, mine: Sequence[_Open]) -> bool:
         """Drop stays for which the others of the pool have no room whatever they choose; False if none is left."""
-        mine = [each for each in self.order if each.pool == pool]
         if any(not each.stays for each in mine):
             return True
         site = self.pitches[pool].site

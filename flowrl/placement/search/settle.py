@@ -20,7 +20,7 @@ from flowrl.placement.search.floors import Floors
 from flowrl.placement.search.leaf import Leaves, Pitch
 from flowrl.placement.search.nearest import MOST_ROUNDS, squeezed
 from flowrl.placement.search.objective import WORST, Objective, Score
-from flowrl.placement.search.sizes import Places, shape_of
+from flowrl.placement.search.sizes import Places
 from flowrl.placement.search.stays import RoleStays
 from flowrl.placement.search.ways import Part, Ways, group_size
 from flowrl.placement.time.step import step_seconds
@@ -142,7 +142,7 @@ class Settler:
     def _site(self, draft: Draft, pool: Pool, pools: Sequence[Pool]) -> Site:
         if draft.group.device.is_cpu:
             return self.costs.site(pool, pools)
-        return self.places.site(shape_of(draft.group.name, draft.devices))
+        return self.places.site(self.places.shape(draft.group.name, draft.devices))
 
     def _candidate(self, option: Option, pools: Sequence[Pool], *, starved: bool = False) -> Candidate:
         every = (*pools, *([self._host] if self._host is not None else ()))

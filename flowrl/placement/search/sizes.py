@@ -10,7 +10,7 @@ from itertools import groupby
 
 from flowrl.machine.cluster import Cluster, NodeGroup
 from flowrl.placement.cost.role import RoleCosts, Site
-from flowrl.placement.devices import largest_first, named, shared_out
+from flowrl.placement.devices import Run, largest_first, named, shared_out
 from flowrl.placement.search.ways import group_size
 from flowrl.plan.plan import Pool
 
@@ -78,6 +78,8 @@ class Places:
         self.groups = {group.name: group for group in costs.cluster.groups}
         self._sites: dict[Shape, Site] = {}
         self._alone: dict[tuple[str, int], Shape] = {}
+        self._named: dict[tuple[str, tuple[Run, ...]], tuple[str, ...]] = {}
+        self._shapes: dict[tuple[str, tuple[str, ...]], Shape] = {}
 
     def alone(self, group: str, count: int) -> Shape:
         """Of a pool that is the first to be given devices."""
@@ -104,11 +106,11 @@ class Places:
         if found is None:
             count = sum(shape[1])
             found = self._sites[shape] = (
-                self.costs.site_of(shape[0], count) if shape == self.alone(shape[0], count) else self._named(shape)
+                self.costs.site_of(shape[0], count) if shape == self.alone(shape[0], count) else self._somewhere(shape)
             )
         return found
 
-    def _named(self, shape: Shape) -> Site:
+    def _somewhere(self, shape: Shape) -> Site:
         group = self.groups[shape[0]]
         devices = named(self.cluster, group, [(node, 0, count) for node, count in enumerate(shape[1])])
         return self.costs.site(Pool(name="pool", devices=devices, device=group.device.name, roles=()))
@@ -119,7 +121,20 @@ class Places:
         taken = shared_out(self.cluster, [wanted[place] for place in order])
         found: list[tuple[str, ...]] = [()] * len(wanted)
         for place, runs in zip(order, taken, strict=True):
-            found[place] = named(self.cluster, self.groups[wanted[place][0]], runs)
+            found[place] = self._names(wanted[place][0], runs)
+        return found
+
+    def _names(self, group: str, runs: tuple[Run, ...]) -> tuple[str, ...]:
+        found = self._named.get((group, runs))
+        if found is None:
+            found = self._named[group, runs] = named(self.cluster, self.groups[group], runs)
+        return found
+
+    def shape(self, group: str, devices: tuple[str, ...]) -> Shape:
+        """Of a pool with these devices."""
+        found = self._shapes.get((group, devices))
+        if found is None:
+            found = self._shapes[group, devices] = shape_of(group, devices)
         return found
 
 
