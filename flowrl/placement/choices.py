@@ -37,6 +37,8 @@ DEEPEST = 8
 """Stages of a pipeline beyond which only the two widest sizes of tp are tried."""
 FILLED = 4
 """Micro-batches for each stage of a pipeline beyond which it is full enough: it stands idle for a fifth of the time."""
+CROWDED = 0.75
+"""Share of a device that a role takes alone, beyond which what others leave there may not fit beside it."""
 GATHERS = ("fsdp", "deepspeed")
 """Backends that gather layers anew for each micro-batch, so that larger ones are faster."""
 MOST_TOLD = 6
@@ -228,22 +230,25 @@ class Choices:
         """Every choice with that layout. Nothing is recomputed and no micro-batch is smaller where the role as written
         needs half of the device."""
         away = residencies(role, on_cpu=site.group.device.is_cpu)
-        for way in recomputations(role):
+        all_ways = recomputations(role)
+        for way in all_ways:
             entry = RolePlacement(role=role.name, layout=layout, recompute=way)
             share = self._share(entry, site)
-            for size in (None, *self._other_sizes(role, layout, site, share)):
+            for size in (None, *self._other_sizes(role, layout, site, share, last=way == all_ways[-1])):
                 for offloaded in away:
                     yield replace(entry, offloaded=offloaded, micro_batch_tokens=size)
             if 2 * share <= 1.0:
                 return
 
-    def _other_sizes(self, role: Role, layout: Layout, site: Site, share: float) -> Iterator[int]:
+    def _other_sizes(self, role: Role, layout: Layout, site: Site, share: float, last: bool) -> Iterator[int]:
         """Smaller ones where memory is short, or a pipeline is to be filled; larger ones where layers are gathered for
-        each micro-batch and there is room."""
+        each micro-batch and there is room. In the last way nothing else saves memory, so the smallest is there as well
+        where roles beside it find little room."""
         if site.group.device.is_cpu:
             return
         sizes = self._sizes(role, layout)
-        short = 0 if 2 * share <= 1.0 else 1 if share <= 1.0 else 2
+        room = CROWDED if last else 1.0
+        short = 0 if 2 * share <= 1.0 else 1 if share <= room else 2
         if layout.pp > 1:
             thin = [size for size in sizes.shrunk if sizes.tokens < FILLED * layout.pp * 2 * size]
             short = max(short, len(thin))

@@ -6,13 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flowrl.api.compile import compile_spec
 from flowrl.graph.params import UpdateParams
 from flowrl.placement.choices import Choices
 from flowrl.placement.cost.role import RoleCost
 from flowrl.placement.micro_batches import Sizes, sizes_of
 from flowrl.placement.request import LayoutRequest
 from flowrl.plan.plan import Layout, RolePlacement
-from tests.placement.flows import GRPO
+from flowrl.spec import loads
+from tests.placement.flows import GRPO, with_placement
 from tests.placement.test_choices import MEGATRON, OPEN, OPEN_PPO, choices_of, site_of
 
 UPDATE = "update: {loss: ppo"
@@ -119,3 +121,22 @@ def test_larger_ones_spare_gathers_of_layers_on_a_slow_network() -> None:
     choices = choices_of(packed, "8x1xL40S")
     seconds = [cost(choices, "actor_train", Layout(dp=8), size).seconds["actor_train.update"] for size in SIZES]
     assert seconds == sorted(seconds, reverse=True)
+
+
+def test_what_fits_with_a_size_that_is_written_fits_with_none() -> None:
+    """The trainer alone fits with half the default size; beside what the others leave, only with a quarter."""
+    flow = (
+        OPEN_PPO.replace("Qwen/Qwen2.5-7B", "meta-llama/Llama-3.1-70B")
+        .replace("max_response_tokens: 2048", "max_response_tokens: 1024")
+        .replace("samples_per_prompt: 8", "samples_per_prompt: 4")
+    )
+    pools = "{train: {gpus: 24, roles: [actor_infer, actor_train, reference]}, critic: {gpus: 24, roles: [critic]}}"
+    flow = with_placement(flow, f"{{pools: {pools}}}")
+    sized = "log_probs: {micro_batch_tokens: 4096}, update: {micro_batch_tokens: 4096, loss: ppo"
+    written = flow.replace("update: {loss: ppo", sized)
+    seconds: list[float] = []
+    for each in (written, flow):
+        plan = compile_spec(loads(each, folder="."), "48xH100-80G")
+        assert plan.verdict == "fits"
+        seconds.append(plan.stages[0].estimate.step_seconds)
+    assert seconds[1] <= seconds[0]
