@@ -31,6 +31,7 @@ _FLOW_FILES = ("flow ", "include ")
 
 def diff(before: Plan, after: Plan, names: tuple[str, str] = ("plan", "plan")) -> PlanDiff:
     """What the second plan changes of the first. `names` are those of the plans, for people."""
+    before = _named_alike(before, after)
     inside = list(_of_stages(before, after))
     told = {(each.what, each.before, each.after) for each in inside}
     whole = [each for each in _of_plan(before, after) if (each.what, each.before, each.after) not in told]
@@ -45,6 +46,14 @@ def diff(before: Plan, after: Plan, names: tuple[str, str] = ("plan", "plan")) -
         changes=tuple(sorted(dict.fromkeys(changes), key=lambda each: SECTIONS.index(each.section))),
         totals=totals_of(before, after),
     )
+
+
+def _named_alike(before: Plan, after: Plan) -> Plan:
+    """The first plan with its stage named as that of the second where neither flow has stages: their one stage has the
+    flow's name, and another name makes no other stage of it."""
+    if any(len(plan.stages) != 1 or plan.stages[0].name != plan.name for plan in (before, after)):
+        return before
+    return replace(before, stages=(replace(before.stages[0], name=after.name),))
 
 
 def _digest(plan: Plan, name: str) -> object:

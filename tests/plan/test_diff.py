@@ -52,6 +52,16 @@ def test_a_plan_equals_itself() -> None:
     assert "b.json runs what a.json runs; nothing to rebuild" in render_diff(found)
 
 
+def test_another_name_of_a_flow_without_stages_is_all_that_a_rename_changes() -> None:
+    before = replace(PLAN, name="one", stages=(replace(STAGE, name="one"),))
+    after = replace(PLAN, name="two", stages=(replace(STAGE, name="two"),))
+    found = diff(before, after)
+    assert [(each.what, each.before, each.after) for each in found.changes] == [("name", "one", "two")]
+    assert all(each.stage is None and each.before == each.after for each in found.totals)
+    staged_flow = diff(before, replace(after, name="one"))
+    assert {each.what for each in staged_flow.changes} == {"stage one", "stage two"}
+
+
 @SLOW
 @given(values(Plan))
 def test_any_plan_equals_itself(plan: Plan) -> None:
