@@ -32,7 +32,7 @@ from flowrl.placement.search.faults import nothing_left, refused, too_slow
 from flowrl.placement.search.leaf import MOST_LOOKED
 from flowrl.placement.search.objective import objective_of
 from flowrl.placement.search.settle import Settler
-from flowrl.placement.search.sizes import EVERY_SIZE, cluster_sizes, is_thinned, refined
+from flowrl.placement.search.sizes import EVERY_SIZE, cluster_sizes, is_thinned, refined, space_of
 from flowrl.placement.search.ways import Ways, group_size
 from flowrl.plan.plan import SearchReport
 
@@ -225,11 +225,10 @@ class _Search:
         count, value = self.settler.leaves.count, best.value
         stopped = self.open_bound < value
         gap = value / self.open_bound - 1.0 if stopped and self.open_bound > 0 else 0.0
-        thinned = any(is_thinned(group) for group in self.cluster.groups)
         return SearchReport(
             gap=gap,
             bound=min(self.open_bound, value),
             looked_at=count.looked_at,
             exhaustive=not stopped and not count.cut_short,
-            space="sizes thinned" if thinned else "all sizes",
+            space=space_of(self.cluster.groups),
         )

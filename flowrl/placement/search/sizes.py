@@ -53,6 +53,15 @@ def is_thinned(group: NodeGroup) -> bool:
     return group_size(group) > EVERY_SIZE and group.nodes > MOST_NODE_SIZES
 
 
+def space_of(groups: Sequence[NodeGroup]) -> str:
+    """The sizes of pools that are searched on these groups, in words."""
+    if any(is_thinned(group) for group in groups):
+        return "sizes thinned"
+    if any(group_size(group) > EVERY_SIZE for group in groups):
+        return "sizes in whole nodes and parts of one"
+    return "all sizes"
+
+
 def refined(group: NodeGroup, count: int) -> tuple[int, ...]:
     """Sizes around one that was found among the thinned ones, and it."""
     sizes, each = sizes_of(group), group.devices_per_node
