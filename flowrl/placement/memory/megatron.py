@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from flowrl.placement.cost.ledger import Given, Inputs, are_whole, line
+from flowrl.placement.cost.ledger import Given, Inputs, are_whole, bytes_of, line
 from flowrl.placement.cost.placed import Placed
 from flowrl.placement.memory.activations import kept_input, layer_activations, mean_activations
 from flowrl.placement.memory.logits import logits_lines
@@ -95,7 +95,21 @@ def forward(placed: Placed, tokens: Given, stage: int) -> list[Lines]:
 
 
 def update(placed: Placed, tokens: Given, micro_batches: int, stage: int, *, held: bool = False) -> list[Lines]:
-    """Moments of forward and backward. The last stage has the logits."""
+    """Moments of forward and backward. The last stage has the logits. Of numbers the largest alone: it is the same for
+    any number of data-parallel ranks with as many tokens."""
+    if are_whole():
+        return _moments(placed, tokens, micro_batches, stage, held=held)
+    layout, flight = placed.layout, min(placed.layout.pp - stage, micro_batches)
+    cut = (layout.tp, layout.pp, layout.cp, layout.ep, inputs_of(placed, stage)["et"].value)
+    key = ("moments", stage, cut, tokens.value, flight, placed.recompute, held)
+    found: list[Lines] | None = placed.kept.get(key)
+    if found is None:
+        moments = _moments(placed, tokens, micro_batches, stage, held=held)
+        found = placed.kept[key] = [max(moments, key=bytes_of)]
+    return found
+
+
+def _moments(placed: Placed, tokens: Given, micro_batches: int, stage: int, *, held: bool) -> list[Lines]:
     pp, known = placed.layout.pp, placed.profile.training
     flight = Given(min(pp - stage, max(1, micro_batches)), f"micro-batches in flight on stage {stage + 1} of {pp}")
     work = known.kept_layer_backward if placed.recompute == "none" else known.layer_backward

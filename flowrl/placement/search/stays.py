@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import gt
 
 from flowrl.graph.graph import EdgeKind
 from flowrl.placement.checks.rows import COLLECTIVE, shares
@@ -155,28 +156,28 @@ class RoleStays:
         return Stay(entry, cost, seconds, moves, busy, cost.own_peak, min(cost.remains))
 
     def _undominated(self, stays: Sequence[Stay]) -> Iterator[Stay]:
-        bytes_of = [_bytes(stay.cost) for stay in stays]
-        for number, stay in enumerate(stays):
-            if not any(
-                other != number
-                and self._dominates(stays[other], stay, bytes_of[other], bytes_of[number], earlier=other < number)
-                for other in range(len(stays))
-            ):
+        kinds = [self._compared(stay) for stay in stays]
+        rows = [(number, stay, _bytes(stay.cost)) for number, stay in enumerate(stays)]
+        alike: dict[tuple[object, ...], list[tuple[int, Stay, tuple[int, ...]]]] = {}
+        for kind, row in zip(kinds, rows, strict=True):
+            alike.setdefault(kind, []).append(row)
+        for kind, (number, stay, mine) in zip(kinds, rows, strict=True):
+            others = (each for each in alike[kind] if each[0] != number)
+            if not any(_dominates(other, stay, held, mine, earlier=at < number) for at, other, held in others):
                 yield stay
 
-    def _dominates(
-        self, one: Stay, other: Stay, ones: tuple[int, ...], others: tuple[int, ...], *, earlier: bool
-    ) -> bool:
-        """Whether `one` is at least as good in every way; of equals the earlier is."""
-        if one.cost.offloaded != other.cost.offloaded or _kind(one.cost) != _kind(other.cost):
-            return False
-        if one.entry.role in self.synced and one.entry.layout != other.entry.layout:
-            return False
-        if one.moves > other.moves or any(a > b for a, b in zip(one.seconds, other.seconds, strict=True)):
-            return False
-        if any(a > b for a, b in zip(ones, others, strict=True)):
-            return False
-        return earlier or (one.moves, one.seconds, ones) != (other.moves, other.seconds, others)
+    def _compared(self, stay: Stay) -> tuple[object, ...]:
+        """What stays that are compared have in common: else phases of their pool differ in kind, or what weights edges
+        see of them."""
+        layout = stay.entry.layout if stay.entry.role in self.synced else None
+        return stay.cost.offloaded, layout, *_kind(stay.cost)
+
+
+def _dominates(one: Stay, other: Stay, ones: tuple[int, ...], others: tuple[int, ...], *, earlier: bool) -> bool:
+    """Whether `one` is at least as good in every way; of equals the earlier is."""
+    if one.moves > other.moves or any(map(gt, one.seconds, other.seconds)) or any(map(gt, ones, others)):
+        return False
+    return earlier or (one.moves, one.seconds, ones) != (other.moves, other.seconds, others)
 
 
 def _but_residency(entry: RolePlacement) -> tuple[object, ...]:
