@@ -22,6 +22,9 @@ from flowrl.placement.search.objective import Objective, Score
 from flowrl.placement.search.ways import Part, Ways
 from flowrl.placement.time.event_graph import FREE
 
+LITTLE = 0.02
+"""Of the best: what is left to gain where half of all that may be looked at is enough."""
+
 
 @dataclass(frozen=True, slots=True)
 class Seat:
@@ -103,14 +106,15 @@ class Branch:
         """What is to be searched."""
         self._push(box, 0.0)
 
-    def run(self, most_looked: int = MOST_LOOKED) -> float:
-        """Search on until nothing open can be better than the best, or so much was looked at. The smallest value that
-        what is still open may have; infinite if nothing is."""
+    def run(self, most_looked: int = MOST_LOOKED, enough: int | None = None) -> float:
+        """Search on until nothing open can be better than the best, or so much was looked at; after `enough`, only as
+        long as it can be better by more than LITTLE. The smallest value that what is still open may have; infinite if
+        nothing is."""
         while self._heap:
             value, _, _, box = self._heap[0]
             if value > self._best()[0]:
                 break
-            if self.count.looked_at >= most_looked:
+            if self.count.looked_at >= self._stop(value, most_looked, enough):
                 return min(value, self._lost)
             heappop(self._heap)
             if box.open_roles:
@@ -124,6 +128,11 @@ class Branch:
                 for child in self._halves(box):
                     self._consider(child, value)
         return self._lost
+
+    def _stop(self, value: float, most_looked: int, enough: int | None) -> int:
+        if enough is None or self._best()[0] > (1 + LITTLE) * value:
+            return most_looked
+        return min(most_looked, enough)
 
     def _push(self, box: Box, value: float) -> None:
         # Of equal bounds the one that is nearer to its end comes first.

@@ -107,7 +107,7 @@ class _Search:
             branch.start(ground.start())
             if branch.run(MOST_LOOKED // 4) < inf:
                 self._climb(ground)
-            self.open_bound = branch.run()
+            self.open_bound = branch.run(MOST_LOOKED, MOST_LOOKED // 2)
             self._refine(ground)
 
     def _refine(self, ground: Ground) -> None:
