@@ -8,6 +8,7 @@ ablation; verl's fully asynchronous runs).
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -71,8 +72,8 @@ def _gains(outcome: Outcome, tails: tuple[int, ...], gpus: tuple[int, ...], step
             gains[count, tail] = both[0].seconds / both[1].seconds - 1
             outcome.rows.append({"gpus": count, "p99": tail, "sync": both[0].seconds, "async": both[1].seconds})
         outcome.lines.append(f"{count:<10}" + "".join(f"{gains[count, tail]:>+10.0%}" for tail in tails))
-    by_tail = all(gains[c, b] >= gains[c, a] - SLACK for c in gpus for a, b in zip(tails, tails[1:], strict=False))
-    by_gpus = all(gains[b, t] >= gains[a, t] - SLACK for t in tails for a, b in zip(gpus, gpus[1:], strict=False))
+    by_tail = all(gains[c, b] >= gains[c, a] - SLACK for c in gpus for a, b in itertools.pairwise(tails))
+    by_gpus = all(gains[b, t] >= gains[a, t] - SLACK for t in tails for a, b in itertools.pairwise(gpus))
     ends = f"{gains[gpus[0], tails[0]]:+.0%} to {gains[gpus[-1], tails[-1]]:+.0%}"
     outcome.bar("gain of asynchrony with the tail", ends, "grows at each number of GPUs", by_tail)
     outcome.bar("gain of asynchrony with GPUs", ends, "grows at each tail", by_gpus)
@@ -86,7 +87,7 @@ def _starved(outcome: Outcome, counts: tuple[int, ...], steps: int) -> None:
         outcome.rows.append({"rollout": count, "step": found.seconds, "trainer_busy": found.trainer_busy})
     told = ", ".join(f"{share:.0%} with {count}" for count, share in zip(counts, shares, strict=True))
     outcome.lines.append(f"the trainer works, of 64 GPUs with so many for rollouts: {told}")
-    rises = all(after >= before - SLACK for before, after in zip(shares, shares[1:], strict=False))
+    rises = all(after >= before - SLACK for before, after in itertools.pairwise(shares))
     outcome.bar("trainer's share with rollout GPUs", told, "rises, from below 50%", rises and shares[0] < 0.5)
 
 

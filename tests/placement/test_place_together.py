@@ -10,12 +10,14 @@ from flowrl.diag.diagnostic import FlowError
 from tests.placement.flows import GRPO, with_placement
 from tests.placement.told import Told, told_text
 
-TIGHT = GRPO.replace(
-    "backend: fsdp, engine: {recompute: full}", "backend: megatron, engine: {cross_entropy: kernel}"
-).replace(
-    "reward: {model: rm, backend: fsdp}",
-    'reward: {function: "flowrl:overlong", args: {max_tokens: 2048, buffer_tokens: 512}}',
-).replace("update: {loss: ppo}", "update: {loss: ppo, micro_batch_tokens: 16384}")
+TIGHT = (
+    GRPO.replace("backend: fsdp, engine: {recompute: full}", "backend: megatron, engine: {cross_entropy: kernel}")
+    .replace(
+        "reward: {model: rm, backend: fsdp}",
+        'reward: {function: "flowrl:overlong", args: {max_tokens: 2048, buffer_tokens: 512}}',
+    )
+    .replace("update: {loss: ppo}", "update: {loss: ppo, micro_batch_tokens: 16384}")
+)
 """Beside what vLLM leaves behind when it sleeps, dp8 is some 2 GiB over; alone it fits."""
 
 
