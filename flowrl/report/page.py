@@ -83,8 +83,14 @@ def kept(text: str, width: int, indent: str = "", first: str = "") -> list[str]:
 
 
 def shorten(text: str, width: int) -> str:
-    """Text of at most `width` columns; what is cut off is marked."""
-    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"
+    """Text of at most `width` columns; what is cut off is marked, and a number is left out rather than cut."""
+    if len(text) <= width:
+        return text
+    start, following = text[: max(width - 1, 0)], text[max(width - 1, 0)]
+    return (start.rstrip(_OF_NUMBERS) if following in _OF_NUMBERS else start) + "…"
+
+
+_OF_NUMBERS = "0123456789.,"
 
 
 def bar(share: float, width: int) -> str:

@@ -10,6 +10,7 @@ from flowrl.plan.plan import Decision, Layout, Pool, StagePlan, TimelineSpan
 from flowrl.report.dataflow import dataflow
 from flowrl.report.fits import fits, tightest_by_device
 from flowrl.report.numbers import count, gib, percent, rate, seconds
+from flowrl.report.page import shorten
 from flowrl.report.when import when
 from flowrl.report.where import device_map, layout
 from flowrl.report.why import why
@@ -159,3 +160,9 @@ def test_numbers() -> None:
     assert [gib(v * 2**30) for v in (0.42, 9.994, 71.26)] == ["0.42", "9.99", "71.3"]
     assert [rate(v) for v in (0.421, 31.04, 15900.4)] == ["0.42", "31.0", "15,900"]
     assert (percent(0.934), count(1024)) == ("93 %", "1,024")
+
+
+def test_no_number_is_cut_in_two() -> None:
+    assert shorten("wake weights 4.78 s", 17) == "wake weights …"
+    assert shorten("wake weights 4.78 s", 18) == "wake weights 4.78…"
+    assert shorten("wake weights", 6) == "wake …"
