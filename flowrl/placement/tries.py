@@ -31,7 +31,7 @@ SHOWN = 3
 MOST_WORK = 40
 """In tries on pools that are given; a search anew counts as WHOLE of them. So explaining takes no longer than a second,
 whatever the machine: what is left out is an edit that might have been shown."""
-WHOLE = 4
+WHOLE = 8
 AS_FAST_SECONDS = 0.05
 """Effects on a step that differ by less are told apart by how much of the flow changes."""
 
@@ -137,7 +137,7 @@ class Tries:
         self.left -= WHOLE if anew else 1
         graph, cluster, request = apply(self.situation)
         try:
-            found = search(graph, cluster, request, self.shapes, only=None if anew else self.best.option)
+            found = search(graph, cluster, request, self.shapes, only=None if anew else self.best.option, near=False)
         except FlowError:
             return None
         return found.best

@@ -44,6 +44,7 @@ class RoleCosts:
         self._always: dict[Key, int] = {}
         self._hand_overs: dict[Key, tuple[float, float]] = {}
         self._host: dict[str, float] = {}
+        self._together: dict[tuple[str, int, float], float] = {}
         self._groups = {group.name: group for group in cluster.groups}
         self._ops: dict[str, list[Op]] = {role.name: [] for role in self.graph.roles}
         for op in self.graph.ops:
@@ -189,6 +190,13 @@ class RoleCosts:
     def together_at_least(self, op: Op, talking: int, spoken: float) -> float:
         """The least of `together` for any time from `spoken` up. What environments hide shrinks as fast as generation
         grows, of several twice as fast: convex, so the least is where it starts or where an environment is hidden."""
+        key = (op.id, talking, spoken)
+        found = self._together.get(key)
+        if found is None:
+            found = self._together[key] = self._together_at_least(op, talking, spoken)
+        return found
+
+    def _together_at_least(self, op: Op, talking: int, spoken: float) -> float:
         hidden = (evaluate("(ceil(N/k) - 1)*t*s", each.inputs) for each in self._times.turns(op, talking, spoken))
         return min(self.together(op, talking, max(each, spoken)) for each in (spoken, *hidden))
 

@@ -52,11 +52,13 @@ def search(
     *,
     only: Option | None = None,
     choices: Choices | None = None,
+    near: bool = True,
 ) -> Found:
     """The best candidate and those of other ways of pools; on the pools of `only`, if it is given, and among `choices`
-    of the roles. Raises FlowError as `place` says."""
+    of the roles. Where nothing fits, `best` is what is nearest to it; without `near` that is not looked for, and
+    FlowError raised. Raises FlowError as `place` says."""
     check_request(graph, cluster, request, shapes)
-    return _Search(graph, cluster, request, shapes, choices).run(only)
+    return _Search(graph, cluster, request, shapes, choices, near=near).run(only)
 
 
 class _Search:
@@ -67,13 +69,15 @@ class _Search:
         request: PlacementRequest,
         shapes: Mapping[str, ModelShape],
         choices: Choices | None = None,
+        *,
+        near: bool = True,
     ) -> None:
         self.graph, self.cluster, self.request, self.shapes = graph, cluster, request, shapes
         self.work = Workload(graph, shapes, request)
         costs = RoleCosts(self.work, cluster)
         self.ways = Ways(graph, cluster, request)
         self.objective = objective_of(request, cluster)
-        self.settler = Settler(costs, choices or Choices(costs), self.ways, self.objective)
+        self.settler = Settler(costs, choices or Choices(costs), self.ways, self.objective, near=near)
         self.open_bound = inf
 
     def run(self, only: Option | None) -> Found:
@@ -183,6 +187,8 @@ class _Search:
 
     def _nearest(self, only: Option | None) -> Candidate:
         """What is nearest to a placement that fits, or FlowError if no sizes of memory would help."""
+        if not self.settler.near:
+            raise FlowError(nothing_left(self.graph, self.cluster, self.request))
         if self.request.step_seconds_at_most is not None and only is None:
             self._refuse_slow()
         if not self.settler.tried and only is None and self.request.mode is not Mode.POOLS:

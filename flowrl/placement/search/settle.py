@@ -33,8 +33,12 @@ MOST_NODES_TOLD = 100
 class Settler:
     """Of one request."""
 
-    def __init__(self, costs: RoleCosts, choices: Choices, ways: Ways, objective: Objective) -> None:
+    def __init__(
+        self, costs: RoleCosts, choices: Choices, ways: Ways, objective: Objective, *, near: bool = True
+    ) -> None:
         self.costs, self.ways, self.objective = costs, ways, objective
+        self.near = near
+        """Whether ways that do not fit are brought as near to it as can be, or left out."""
         layouts = {role: layout for pool in ways.request.pools for role, layout in pool.layouts.items()}
         self.stays, self.places = RoleStays(costs, choices, layouts), Places(costs)
         self.leaves = Leaves(Clock(costs), self.stays)
@@ -89,7 +93,7 @@ class Settler:
 
     def settle_option(self, option: Option, most_nodes: int | None = None) -> None:
         """These pools; if nothing fits, what is nearest to it."""
-        if not self._settle(option, inf, most_nodes):
+        if not self._settle(option, inf, most_nodes) and self.near:
             near = self._near(option)
             if near is not None:
                 self._keep(near)
