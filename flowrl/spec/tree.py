@@ -202,5 +202,7 @@ def subspan(node: ScalarNode, start: int, end: int) -> Span:
     quotes = span.end_column - span.column - len(node.text)
     if span.line != span.end_line or quotes != (0 if node.plain else 2) or node.anchor is not None:
         return span
+    if end > len(node.text):  # of what a template makes of it
+        return span
     first = span.column + quotes // 2
     return Span(span.file, span.line, first + start, span.line, first + max(end, start + 1))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowrl.diag.diagnostic import FlowError
 from flowrl.spec import loads
 from flowrl.spec.schema import EdgeDocument
 from tests.spec.flows import GRPO, changed, codes, edges_of
@@ -165,3 +166,13 @@ def test_columns_do_not_travel_with_weights() -> None:
         GRPO, ("  - actor_train => actor_infer\n", "  - {edge: actor_train => actor_infer, fields: [tokens]}\n")
     )
     assert codes(text) == ["FR0112"]
+
+
+def test_a_fault_in_what_a_template_makes_is_at_the_template() -> None:
+    text = GRPO.replace("edges:\n", "edges:\n  - '{{ self }} -> {{ self }}'\n", 1)
+    with pytest.raises(FlowError) as refused:
+        loads(text)
+    written = text.splitlines()
+    spans = [label.span for each in refused.value.diagnostics for label in each.labels]
+    assert spans
+    assert all(span.end_column <= len(written[span.end_line - 1]) + 1 for span in spans)

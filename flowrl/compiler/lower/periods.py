@@ -19,6 +19,7 @@ def with_periods(ops: Sequence[Op], declared: Sequence[Edge]) -> tuple[Op, ...]:
     known = {op.id: op for op in ops}
     party = _parties(ops, declared)
     edges = [e for e in declared if e.kind is EdgeKind.DATA and e.source in known and e.target in known]
+    edges += _by_name(ops)
     between = [edge for edge in edges if party[edge.source] != party[edge.target]]
     try:
         order = toposort(set(party.values()), ((party[edge.source], party[edge.target]) for edge in between))
@@ -37,6 +38,19 @@ def with_periods(ops: Sequence[Op], declared: Sequence[Edge]) -> tuple[Op, ...]:
         if isinstance(op.params, DataParams):
             known[id] = _read(known, id, [edge for edge in edges if edge.source == id])
     return tuple(known[op.id] for op in ops)
+
+
+def _by_name(ops: Sequence[Op]) -> list[Edge]:
+    """What `inputs:` names is upstream too, though no edge may say so."""
+    made = {
+        (op.role if op.label is None else f"{op.role}@{op.label}", out.name): op.id for op in ops for out in op.outputs
+    }
+    named = ((made.get((input.chosen or "", input.field)), op.id) for op in ops for input in op.inputs)
+    return [
+        Edge(id=f"{source} -> {target}", kind=EdgeKind.DATA, source=source, target=target)
+        for source, target in named
+        if source is not None and source != target
+    ]
 
 
 def _parties(ops: Sequence[Op], declared: Sequence[Edge]) -> dict[str, str]:

@@ -60,6 +60,9 @@ def test_choices_name_role_label_and_field(folder: Path) -> None:
         "baseline_rewards": "reward.score@greedy.rewards",
         "loss_mask": f"{GEN}.loss_mask",
     }
+    late = "{edge: actor_infer.generate@greedy -> reward.score@greedy, start_step: 3}"
+    warmed = compiled(folder, flow((*edges, late), advantage=remax, actor_infer=greedy))
+    assert {op.id for op in warmed.ops if op.start_step == 3} >= {"reward.score@greedy", "advantage.estimate"}
     two = greedy.replace("temperature: 0.0", "samples_per_prompt: 2")
     assert codes(folder, flow(edges, advantage=remax, actor_infer=two)) == ["FR0308"]
     nobody = remax.replace("reward@greedy", "reward@gready")
