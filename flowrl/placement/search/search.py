@@ -111,7 +111,8 @@ class _Search:
             branch.start(ground.start())
             if branch.run(MOST_LOOKED // 4) < inf:
                 self._climb(ground)
-            self.open_bound = branch.run(MOST_LOOKED, MOST_LOOKED // 2)
+            is_small = all(room <= EVERY_SIZE for room in ground.room.values())
+            self.open_bound = branch.run(MOST_LOOKED, MOST_LOOKED if is_small else MOST_LOOKED // 2)
             self._refine(ground)
 
     def _refine(self, ground: Ground) -> None:
