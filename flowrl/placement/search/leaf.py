@@ -19,7 +19,7 @@ from flowrl.placement.time.fast_step import Pair
 from flowrl.placement.time.step import Home
 from flowrl.plan.plan import Pool, RolePlacement
 
-MOST_LOOKED = 16_000
+MOST_LOOKED = 20_000
 """Bounds and choices that a search looks at before it stops and says how far it may be from the best."""
 LEAST_NODES = 1_000
 """Choices of a leaf that are looked at, however much was before."""

@@ -36,6 +36,8 @@ from flowrl.placement.search.sizes import EVERY_SIZE, cluster_sizes, is_thinned,
 from flowrl.placement.search.ways import Ways, group_size
 from flowrl.plan.plan import SearchReport
 
+MOST_LOOKED_OF_SMALL = 16_000
+"""Of groups of which every size is tried, where no more is found in longer."""
 MOST_NODES_CLIMBED = 1_000
 """Choices of a way that a climb came by: branch and bound has it again."""
 MOST_APART = 6
@@ -112,7 +114,8 @@ class _Search:
             if branch.run(MOST_LOOKED // 4) < inf:
                 self._climb(ground)
             is_small = all(room <= EVERY_SIZE for room in ground.room.values())
-            self.open_bound = branch.run(MOST_LOOKED, MOST_LOOKED if is_small else MOST_LOOKED // 2)
+            ends = (MOST_LOOKED_OF_SMALL, None) if is_small else (MOST_LOOKED, MOST_LOOKED // 2)
+            self.open_bound = branch.run(*ends)
             self._refine(ground)
 
     def _refine(self, ground: Ground) -> None:

@@ -16,7 +16,7 @@ from flowrl.plan.plan import Pool
 
 EVERY_SIZE = 16
 """Devices of a group of which pools of every size are tried."""
-MOST_NODE_SIZES = 24
+MOST_NODE_SIZES = 32
 """Sizes in whole nodes of a larger group, before they are thinned."""
 THINNED_SIZES = 12
 """So many, then, in equal ratios, and what they leave."""
