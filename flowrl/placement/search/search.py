@@ -37,7 +37,8 @@ from flowrl.placement.search.ways import Ways, group_size
 from flowrl.plan.plan import SearchReport
 
 MOST_LOOKED_OF_SMALL = 16_000
-"""Of groups of which every size is tried, where no more is found in longer."""
+"""Of groups of which every size is tried: a check of eight roles stays under two seconds. Some such flows have a better
+placement that more looks find; the gap says how much it may be."""
 MOST_NODES_CLIMBED = 1_000
 """Choices of a way that a climb came by: branch and bound has it again."""
 MOST_APART = 6
