@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from flowrl.diag.span import Span
 from flowrl.graph.graph import Edge, EdgeKind, Kind, Model, Op, Role
-from flowrl.graph.params import DataParams, EngineParams, ScoreParams
+from flowrl.graph.params import DataParams, EngineParams, FilterParams, ScoreParams
 from flowrl.graph.types import Unit
 from flowrl.plan.plan import Pool, RolePlacement, StagePlan
 
@@ -58,6 +58,10 @@ def ops(is_meant: Callable[[Op], bool], key: str = "") -> Find:
 
 def data(is_meant: Callable[[DataParams], bool], key: str = "") -> Find:
     return ops(lambda op: isinstance(op.params, DataParams) and is_meant(op.params), key)
+
+
+def filters(is_meant: Callable[[FilterParams], bool]) -> Find:
+    return ops(lambda op: isinstance(op.params, FilterParams) and is_meant(op.params))
 
 
 def edges(is_meant: Callable[[Edge], bool]) -> Find:
@@ -125,7 +129,8 @@ def _refreshed(stage: StagePlan) -> Iterator[Place]:
 
 UNBUILT: tuple[Unbuilt, ...] = (
     # roles
-    Unbuilt("a filter", "steps that train on every row", roles(lambda r: r.kind is Kind.FILTER), whole=True),
+    Unbuilt("a filter by `rule: function`", "the other rules", filters(lambda f: f.rule == "function")),
+    Unbuilt("a filter that masks", "`action: drop`", filters(lambda f: f.action == "mask")),
     Unbuilt("an environment", "prompts of a data set", roles(lambda r: r.kind is Kind.ENV), whole=True),
     Unbuilt(
         "a function as an op",
@@ -136,7 +141,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("a reward by a judge", "`function`, `model`", flavour("judge"), whole=True),
     Unbuilt("a reward by a sandbox", "`function`, `model`", flavour("sandbox"), whole=True),
     Unbuilt("a routed reward", "`function`, `model`", flavour("router"), whole=True),
-    Unbuilt("a combined reward", "one reward, `function` or `model`", flavour("combine"), whole=True),
     Unbuilt("a comparison within a group", "`score`", ops(lambda op: op.method == "compare" and not _judged(op))),
     Unbuilt("rewards of a turn", "`unit: sample`", writes("rewards", Unit.TURN)),
     Unbuilt("rewards of a token", "`unit: sample`", writes("rewards", Unit.TOKEN)),

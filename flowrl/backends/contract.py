@@ -22,6 +22,8 @@ from flowrl.plan.plan import Layout
 
 Metrics = Mapping[str, tuple[float, float]]
 Bytes = npt.NDArray[np.uint8]
+STOP, LENGTH = 0, 1
+"""Values of `finish_reason`, int8 [rows]: ended by itself, or cut off at its limit."""
 
 
 @dataclass(frozen=True, slots=True)

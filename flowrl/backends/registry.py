@@ -22,9 +22,10 @@ BACKENDS: dict[tuple[Kind, str], str] = {
     (Kind.SCORER, "fsdp"): "flowrl.backends.trainers.fsdp.scorer:FsdpScorer",
     (Kind.GENERATOR, "hf"): "flowrl.backends.generators.hf:HfGenerator",
     (Kind.GENERATOR, "vllm"): "flowrl.backends.generators.vllm:VllmGenerator",
-    (Kind.REWARD, "function"): "flowrl.backends.rewards.function:FunctionReward",
+    (Kind.REWARD, "function"): "flowrl.backends.rewards.host:host_reward",
     (Kind.REWARD, "fsdp"): "flowrl.backends.rewards.model:ModelReward",
     (Kind.ESTIMATOR, "torch"): "flowrl.backends.estimators.estimator:Estimator",
+    (Kind.FILTER, "function"): "flowrl.backends.filters.rule:RuleFilter",
 }
 
 PLANNED: dict[Kind, tuple[str, ...]] = {
@@ -32,7 +33,6 @@ PLANNED: dict[Kind, tuple[str, ...]] = {
     Kind.SCORER: ("megatron", "deepspeed", "hf", "vllm"),
     Kind.GENERATOR: ("sglang", "tensorrt_llm", "deepspeed", "diffusers"),
     Kind.REWARD: ("vllm", "megatron", "deepspeed", "hf"),
-    Kind.FILTER: ("function",),
     Kind.ENV: ("function",),
     Kind.FUNCTION: ("function",),
 }

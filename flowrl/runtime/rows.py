@@ -78,6 +78,12 @@ def rows_to_take(inputs: Sequence[BoundInput], prompts: set[int] | None) -> tupl
     )
 
 
+def of_prompts(rows: tuple[IntArray, IntArray, IntArray], prompts: set[int]) -> tuple[IntArray, IntArray, IntArray]:
+    """The rows (ids, prompts, tokens) that belong to `prompts`."""
+    mine = np.isin(rows[1], np.fromiter(prompts, dtype=np.int64, count=len(prompts)))
+    return rows[0][mine], rows[1][mine], rows[2][mine]
+
+
 def _tokens(inputs: Sequence[BoundInput]) -> Mapping[int, int]:
     for bound in inputs:
         parts = bound.record.parts

@@ -11,17 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
-from flowrl.backends.batch import IntArray
+from flowrl.backends.batch import SAMPLE_ID_BITS, IntArray
 from flowrl.diag.diagnostic import InternalError
 from flowrl.execution.contract import Firing
 from flowrl.graph.graph import Kind, Op
 from flowrl.graph.params import DataParams, UpdateParams
+from flowrl.graph.rows import rows_of
 from flowrl.plan.plan import Layout, StagePlan
 from flowrl.program.program import ChannelKind, Instruction, InstructionKind, Program, Rows
 from flowrl.program.sessions import by_prompt
-from flowrl.runtime.launchers.contract import BoundInput, Completion, Work
+from flowrl.runtime.launchers.contract import BoundInput, Completion, Part, Work
 from flowrl.runtime.records import READS, RecordStore
-from flowrl.runtime.rows import ids_by_rank, prompts_of, rows_to_take
+from flowrl.runtime.rows import ids_by_rank, of_prompts, prompts_of, rows_to_take
 from flowrl.runtime.versions import Cursors, WeightEdge
 
 _NO_IDS: IntArray = np.zeros(0, dtype=np.int64)
@@ -80,6 +81,11 @@ class StageState:
         opened = {i.op for i in instructions if i.kind is InstructionKind.OPEN and i.op is not None}
         self._by_prompt = {op for op in opened if by_prompt(stage.graph, instructions, op)}
         self._trained: dict[tuple[str, int], Trained] = {}
+        rows = rows_of(stage.graph)
+        self._filters = {op.id: [each.id for each in rows.filters(op)] for op in stage.graph.ops}
+        """The filters that drop rows of each op."""
+        self._stay: dict[tuple[str, int], IntArray] = {}
+        """Sample ids that a filter has left, by op and step."""
 
     def work(self, firing: Firing, save_to: Path | None) -> Work | None:
         """What to submit; None if there is nothing to do: an idle firing, or weights that are already there."""
@@ -130,8 +136,9 @@ class StageState:
         op = self._graph.op(firing.instruction.op)
         self._advance(op, completion)
         if firing.instruction.kind is InstructionKind.TAKE:
-            given = [part.ids for part in completion.parts]
-            self._taken[op.id, firing.step, firing.instruction.firing] = np.concatenate(given) if given else _NO_IDS
+            self._taken[op.id, firing.step, firing.instruction.firing] = _ids_of(completion.parts)
+        if op.method == "select":
+            self._stay[op.id, firing.step] = _ids_of(completion.parts)
         self.records.add(firing, completion.parts)
         self.records.done(firing)
         return self._trained.pop((firing.instruction.id, firing.step), None)
@@ -142,6 +149,8 @@ class StageState:
             del self._made_with[key]
         for part in [part for part in self._taken if part[1] <= step]:
             del self._taken[part]
+        for filtered in [filtered for filtered in self._stay if filtered[1] <= step]:
+            del self._stay[filtered]
 
     def made_with(self, op: Op, step: int) -> int | None:
         """The weight version behind the samples that `op` reads or makes; None on rows of a data set."""
@@ -170,16 +179,36 @@ class StageState:
         return Work(firing, inputs=self.records.inputs(op, firing.step), by_prompt=op.id in self._by_prompt)
 
     def _rows_of(self, firing: Firing, op: Op, inputs: Sequence[BoundInput]) -> tuple[IntArray, IntArray, IntArray]:
-        """All rows of the step; the prompts of a minibatch; or what a take has given."""
+        """All rows of the step that filters have left; the prompts of a minibatch; or what a take has given."""
         rows = firing.instruction.rows
         if rows == Rows():
-            return rows_to_take(inputs, None)
+            return self._left(op, firing.step, rows_to_take(inputs, None))
         if isinstance(op.params, UpdateParams):
-            return rows_to_take(inputs, prompts_of(rows, self.records.prompt_ids(op, firing.step)))
+            left = self._left(op, firing.step, rows_to_take(inputs, None))
+            return of_prompts(left, prompts_of(rows, self._prompts(op, firing.step, left)))
         given = self._taken[self.records.space(op) or "", firing.step, firing.instruction.firing]
         ids, prompt_ids, tokens = rows_to_take(inputs, None)
         mine = np.isin(ids, given)
         return ids[mine], prompt_ids[mine], tokens[mine]
+
+    def _prompts(self, op: Op, step: int, left: tuple[IntArray, IntArray, IntArray]) -> list[int]:
+        """The prompts that minibatches share out: those of the step, where a filter drops rows those that it left."""
+        if not self._filters[op.id]:
+            return self.records.prompt_ids(op, step)
+        return np.unique(left[1]).tolist()
+
+    def _left(
+        self, op: Op, step: int, rows: tuple[IntArray, IntArray, IntArray]
+    ) -> tuple[IntArray, IntArray, IntArray]:
+        """The rows that the filters above leave; by prompt where a filter works on the samples of another call."""
+        for each in self._filters[op.id]:
+            stay = self._stay.get((each, step))
+            if stay is None:  # the filter does not fire in this step
+                continue
+            same = self.records.space(self._graph.op(each)) == self.records.space(op)
+            mine = np.isin(rows[0], stay) if same else np.isin(rows[1], stay >> SAMPLE_ID_BITS)
+            rows = (rows[0][mine], rows[1][mine], rows[2][mine])
+        return rows
 
     def _rows(self, firing: Firing, op: Op) -> Work:
         """Rows of a data set: the next ones in training, the whole set from its start in validation."""
@@ -211,6 +240,10 @@ class StageState:
         if edge is None or edge not in self.edges:
             raise InternalError(f"`{firing.instruction.id}` has no weights edge")
         return self.edges[edge]
+
+
+def _ids_of(parts: Sequence[Part]) -> IntArray:
+    return np.concatenate([part.ids for part in parts]) if parts else _NO_IDS
 
 
 def _by_edge(program: Program, kind: InstructionKind) -> dict[str, Instruction]:

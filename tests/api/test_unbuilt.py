@@ -41,7 +41,8 @@ FILES = {
     "judge.py": "def parse(text):\n    return float(text)\n",
     "judge.j2": "{{ prompt }} {{ response }}\n",
     "room.py": "class Room:\n    def reset(self, answer):\n        return []\n",
-    "shape.py": "def shape(response):\n    return [len(text) for text in response]\n",
+    "shape.py": "def shape(response):\n    return [len(text) for text in response]\n\n\n"
+    "def few(rewards):\n    return [True for _ in rewards]\n",
 }
 
 Edit = tuple[str, str]
@@ -52,10 +53,6 @@ GPUS = ("gpu: cpu, gpus_per_node: 3", "gpu: H100-80G, gpus_per_node: 8")
 REWARD = 'reward: {function: "rewards.py:score"}'
 SCORED = "  - reward.score -> advantage.estimate"
 SECOND = 'second: {kind: reward, function: "rewards.py:score"}'
-BOTH = (
-    "  - actor_infer.generate -> reward.score",
-    "  - actor_infer.generate -> second.score\n  - second.score -> reward.score",
-)
 SYNC = "- actor_train => actor_infer"
 TRAIN = "train: {source: rows.jsonl, prompt: question, keep: [answer], max_prompt_tokens: 16}"
 DISTILLED: tuple[Edit, ...] = (
@@ -86,12 +83,19 @@ PAIRED: tuple[Edit, ...] = (
     (f"{SCORED}\n", ""),
     ("advantage.estimate -> actor_train.update", "reference.log_probs -> actor_train.update"),
 )
-EDITS: dict[str, tuple[Edit, ...]] = {
-    "a filter": (
-        (REWARD, f"{REWARD}\n  few: {{kind: filter, rule: zero_spread, by: reward.rewards}}"),
+
+
+def filtered(keys: str) -> tuple[Edit, ...]:
+    return (
+        (REWARD, f"{REWARD}\n  few: {{kind: filter, {keys}}}"),
         (SCORED, "  - reward.score -> few.select\n  - few.select -> advantage.estimate"),
         ("updates: 2", "updates: 1"),
-    ),
+    )
+
+
+EDITS: dict[str, tuple[Edit, ...]] = {
+    "a filter by `rule: function`": filtered('rule: function, function: "shape.py:few"'),
+    "a filter that masks": filtered("rule: zero_spread, by: reward.rewards, action: mask"),
     "an environment": INTERACTING,
     "a function as an op": (
         (
@@ -113,7 +117,6 @@ EDITS: dict[str, tuple[Edit, ...]] = {
             f"  {SECOND.replace('second', 'third')}",
         ),
     ),
-    "a combined reward": ((REWARD, f"reward: {{combine: {{second: 1.0}}}}\n  {SECOND}"), BOTH),
     "a comparison within a group": (
         ("rewards.py:score", "compare.py:compare"),
         ("actor_infer.generate -> reward.score", "actor_infer.generate -> reward.compare"),

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as hf_logging
 
 from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, IntArray, Ragged
-from flowrl.backends.contract import Bytes, Call, RankSetup, Result, TensorSpec
+from flowrl.backends.contract import LENGTH, STOP, Bytes, Call, RankSetup, Result, TensorSpec
 from flowrl.backends.generators.decode import Ends, Ids, Responses, decode
 from flowrl.backends.generators.sampling import Sampling
 from flowrl.backends.models import torch_dtype
@@ -28,8 +28,6 @@ from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
 from flowrl.graph.graph import Op
 from flowrl.graph.params import GenerateParams
 
-STOP, LENGTH = 0, 1
-"""Values of `finish_reason`."""
 CACHE_BYTES = 2 * 2**30
 """Most bytes of KV cache at once; prompts beyond it wait for the next round."""
 

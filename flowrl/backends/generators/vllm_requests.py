@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowrl.backends.batch import SAMPLE_ID_BITS
-from flowrl.backends.contract import Metrics
-from flowrl.backends.generators.hf import LENGTH, STOP, percentile
+from flowrl.backends.contract import LENGTH, STOP, Metrics
+from flowrl.backends.generators.hf import percentile
 
 
 @dataclass(slots=True)
