@@ -109,16 +109,6 @@ def _reads_text(op: Op) -> bool:
     return op.method in ("log_probs", "values") and any(i.slot == "response" for i in op.inputs)
 
 
-def _lagging(stage: StagePlan) -> Iterator[Place]:
-    """A lag of the whole schedule is told once, one of an edge at the edge."""
-    whole = stage.graph.schedule
-    for edge in stage.graph.edges:
-        if edge.kind is not EdgeKind.WEIGHTS or edge.tokens < 2 or edge.every_updates is not None:
-            continue
-        is_whole = edge.tokens == 1 + whole.max_lag
-        yield (stage.name, whole.spans.get("max_lag")) if is_whole else (edge.id, edge.span)
-
-
 def _refreshed(stage: StagePlan) -> Iterator[Place]:
     """Weights that travel to a scorer or a reward model."""
     kinds = {role.name: role.kind for role in stage.graph.roles}
@@ -229,7 +219,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("`every_updates`", "one version a step, or `every_steps`", edges(lambda e: e.every_updates is not None)),
     # step, schedule, run
     Unbuilt("refill", "the prompts that filters leave", step(lambda s: s.graph.step.refill is not None, "refill")),
-    Unbuilt("max_lag over 0", "lag 0 (on-policy)", _lagging),
     Unbuilt(
         "partial rollout",
         "whole responses",

@@ -96,6 +96,12 @@ def weights_file(folder: Path, edge: str, version: int) -> Path:
     return folder / "weights" / re.sub(r"[^A-Za-z0-9_.-]+", "-", edge) / f"version-{version:06d}.bin"
 
 
+def kept_weights(folder: Path, edge: str) -> list[tuple[int, Path]]:
+    """The versions that the checkpoint `folder` keeps for an edge, each with its file; ascending."""
+    files = sorted(weights_file(folder, edge, 0).parent.glob("version-*.bin"))
+    return [(int(file.stem.removeprefix("version-")), file) for file in files]
+
+
 def newest(run_folder: Path, stages: Sequence[str]) -> Checkpoint | None:
     """The last whole checkpoint of the last stage that has one."""
     for stage in reversed(stages):

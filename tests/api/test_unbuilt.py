@@ -223,7 +223,6 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         (SCORED, "  - reward.score -> few.select\n  - few.select -> advantage.estimate"),
         ("updates: 2}", "updates: 2, refill: {max_rounds: 3}}"),
     ),
-    "max_lag over 0": (("step:", "schedule: {max_lag: 1}\nstep:"),),
     "partial rollout": (("step:", "schedule: {max_lag: 1, partial_rollout: true}\nstep:"),),
     "`when_stale: drop`": (
         ("step:", "schedule: {max_lag: 1, when_stale: drop}\nstep:"),

@@ -17,7 +17,7 @@ from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
 from flowrl.plan.plan import Plan, StagePlan
 from flowrl.program.program import MOVES, ChannelKind, InstructionKind
 from flowrl.runtime.assemble import Source
-from flowrl.runtime.checkpoint import weights_file
+from flowrl.runtime.checkpoint import kept_weights, weights_file
 from flowrl.runtime.launchers.contract import Completion, Part, Work
 from flowrl.runtime.setups import RoleSetup, call_of, is_data_call, model_folders, role_setups, take_of
 from flowrl.runtime.weights import LocalBuffer, buffer_bytes
@@ -137,8 +137,7 @@ class InlineLauncher:
             edge = instruction.edge
             if instruction.kind is not InstructionKind.SEND_WEIGHTS or edge is None:
                 continue
-            for file in sorted(weights_file(folder, edge, 0).parent.glob("version-*.bin")):
-                version = int(file.stem.removeprefix("version-"))
+            for version, file in kept_weights(folder, edge):
                 with self._buffer(edge, self._workers[instruction.role]).writing(version) as array:
                     array[:] = np.fromfile(file, dtype=np.uint8)
 

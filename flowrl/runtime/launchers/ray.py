@@ -162,6 +162,8 @@ class RayLauncher:
         together = [setup for setup in setups if setup.pool not in taking_turns]
         self._ask(waiting, [(setup.role, one.rank) for setup in together for one in setup.ranks])
         self._edges = WeightEdges(stage, self._ranks, self._ask)
+        if restore is not None:
+            self._edges.restore(restore.resolve(), self._ask)
 
     def _make_actors(self, setup: RoleSetup, roles: int) -> None:
         group = self._groups.get(setup.pool)
@@ -246,7 +248,8 @@ class RayLauncher:
             return [actor.move.remote(instruction.kind) for actor in ranks.actors]
         if work.folder is None:
             raise InternalError(f"`{instruction.id}` has no folder")
-        return [actor.save.remote(work.folder.resolve()) for actor in ranks.actors]
+        folder = work.folder.resolve()
+        return [*(actor.save.remote(folder) for actor in ranks.actors), *edges.keep(folder, work.keep_weights)]
 
     def _take(self, reference: Any) -> Completion | None:
         """What an outcome completes, if anything: the first error of a firing completes it, else its last rank."""

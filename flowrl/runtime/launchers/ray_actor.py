@@ -163,6 +163,33 @@ class RankActor:
 
         return self._timed(read)[0]
 
+    def keep_weights(self, edge: str, version: int, file: Path, *parts: Bytes) -> Outcome:
+        """Write a version to a checkpoint's file: out of this host's buffer, or out of what the hosts exported."""
+
+        def keep() -> None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            if parts:
+                reduce(np.bitwise_or, parts).tofile(file)
+                return
+            with self._buffers[edge].reading(version) as data:
+                data.tofile(file)
+
+        return self._timed(keep)[0]
+
+    def put_weights(self, edge: str, version: int, file: Path, writers: int, share: bool) -> tuple[Outcome, Any]:
+        """Have a version of a checkpoint again, as if all `writers` had written it: in this host's buffer, and if
+        `share` as an object for other hosts."""
+
+        def put() -> Bytes | None:
+            kept = np.fromfile(file, dtype=np.uint8)
+            for writer in range(writers):
+                with self._buffers[edge].writing(version, writer) as data:
+                    if writer == 0:
+                        np.copyto(data, kept)
+            return kept if share else None
+
+        return self._timed(put)
+
     def close(self) -> None:
         worker, self._worker = self._worker, None
         if worker is not None:

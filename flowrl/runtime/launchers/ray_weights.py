@@ -16,6 +16,7 @@ from typing import Any
 from flowrl.diag.diagnostic import FlowError, InternalError
 from flowrl.plan.plan import StagePlan
 from flowrl.program.program import ChannelKind, InstructionKind
+from flowrl.runtime.checkpoint import kept_weights, weights_file
 from flowrl.runtime.faults import placed
 from flowrl.runtime.launchers.ray_actor import Outcome
 from flowrl.runtime.weights import buffer_bytes
@@ -83,6 +84,30 @@ class WeightEdges:
             raise InternalError(f"version {version} of `{edge}` was never sent or is gone")
         parts = [] if link.shared else link.exports[version]
         return [actor.read_weights.remote(edge, version, *parts) for actor in link.target.actors]
+
+    def keep(self, folder: Path, versions: Mapping[str, Sequence[int]]) -> list[Any]:
+        """References to the outcomes of writing versions that wait on edges to the checkpoint `folder`."""
+        return [
+            self._edges[edge]
+            .source.actors[0]
+            .keep_weights.remote(
+                edge, version, weights_file(folder, edge, version), *self._edges[edge].exports.get(version, ())
+            )
+            for edge, waiting in versions.items()
+            for version in waiting
+        ]
+
+    def restore(self, folder: Path, ask: Ask) -> None:
+        """The versions that waited on edges when the checkpoint was made."""
+        asked: list[Any] = []
+        for edge, link in self._edges.items():
+            for version, file in kept_weights(folder, edge):
+                leader, writers = link.source.actors[0], len(link.source.actors)
+                put = leader.put_weights.options(num_returns=2)
+                outcome, whole = put.remote(edge, version, file, writers, not link.shared)
+                link.exports |= {} if link.shared else {version: [whole]}
+                asked.append(outcome)
+        ask(asked)
 
     def _open(self, stage: StagePlan, edge: str, source: Ranks, target: Ranks, ask: Ask) -> _Edge:
         manifest = ask([source.actors[0].manifest.remote()])[0].value
