@@ -29,7 +29,9 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     prompts: tuple[tuple[int, int], ...]
     samples: int
     made_with: int | None
-    """Weight version that answered them; null where the answers are the data set's."""
+    """Weight version of the oldest token of their answers; null where the answers are the data set's."""
+    newest: int | None = None
+    """Weight version of the newest token of their answers."""
     version: int
     """Weight version that was the newest when the step's training began."""
 
@@ -47,6 +49,7 @@ def entries(stage: str, step: int, trained: Sequence[Trained]) -> tuple[LedgerEn
             prompts=runs(i for rows in many for i in rows.prompt_ids.tolist()),
             samples=len({i for rows in many for i in rows.ids.tolist()}),
             made_with=min((rows.made_with for rows in many if rows.made_with is not None), default=None),
+            newest=max((rows.newest for rows in many if rows.newest is not None), default=None),
             version=max(rows.version for rows in many),
         )
         for data, many in sorted(by_data.items())

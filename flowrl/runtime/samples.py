@@ -6,6 +6,7 @@ Takes completions and a way to look at single rows; gives lines. One sample, the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 
 import numpy as np
 
@@ -52,7 +53,7 @@ class SampleLog:
         prompts = self._prompt_texts(completion, [i >> SAMPLE_ID_BITS for i in ids])
         lines = self._lines.setdefault((step, op.id), {})
         for part in completion.parts:
-            rows = self._peek(part, ["response", "loss_mask"], ids)
+            rows = self._peek(part, ["response", "loss_mask", "weight_version"], ids)
             for place, id in enumerate(rows.ids.tolist()):
                 lines[id] = {
                     **({} if op.label is None else {"label": op.label}),
@@ -61,7 +62,8 @@ class SampleLog:
                     "response": _cell(rows.columns.get("response"), place),
                     **_tokens(rows.columns.get("loss_mask"), place),
                     "reward": None,
-                    "version": self._state.made_with(op, step),
+                    "version": self._state.made_with(op, step, id),
+                    **_versions(rows, place),
                 }
 
     def _first_prompts(self, completion: Completion) -> set[int] | None:
@@ -102,6 +104,16 @@ def single_reward(line: Line) -> Line:
 def _tokens(column: Column | None, place: int) -> Line:
     """Tokens that the policy wrote: what `assume: … samples` of a later plan reads."""
     return {"response_tokens": int(np.sum(column.rows()[place]))} if isinstance(column, Ragged) else {}
+
+
+def _versions(rows: Batch, place: int) -> Line:
+    """Where a response went on under newer weights: [version, tokens] of each stretch of it."""
+    tags, mask = rows.columns.get("weight_version"), rows.columns.get("loss_mask")
+    if not isinstance(tags, Ragged) or not isinstance(mask, Ragged):
+        return {}
+    wrote = tags.rows()[place][np.asarray(mask.rows()[place], dtype=np.bool_)].tolist()
+    runs = [[version, len(list(run))] for version, run in groupby(wrote)]
+    return {"versions": runs} if len(runs) > 1 else {}
 
 
 def _cell(column: Column | None, place: int) -> object:

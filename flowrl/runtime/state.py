@@ -20,7 +20,8 @@ from flowrl.graph.rows import rows_of
 from flowrl.plan.plan import Layout, StagePlan
 from flowrl.program.program import ChannelKind, Instruction, InstructionKind, Program, Rows
 from flowrl.program.sessions import by_prompt
-from flowrl.runtime.launchers.contract import BoundInput, Completion, Part, Work
+from flowrl.runtime.ages import Ages
+from flowrl.runtime.launchers.contract import BoundInput, Completion, Part, Versions, Work
 from flowrl.runtime.records import READS, RecordStore
 from flowrl.runtime.rows import ids_by_rank, of_prompts, prompts_of, rows_to_take
 from flowrl.runtime.versions import Cursors, WeightEdge
@@ -51,11 +52,23 @@ class Trained:
     ids: IntArray
     prompt_ids: IntArray
     tokens: IntArray
-    made_with: int | None
-    """The weight version that the samples were made with; None where they come from a data set."""
+    versions: Versions | None
+    """The weight versions that the samples were made with; None where they come from a data set."""
     version: int
     """The newest weight version when the step's training began: published for the samples' generator up to the step
-    before. It less `made_with` is the samples' lag."""
+    before. It less that of a sample's oldest token is the sample's lag."""
+    by_version: Mapping[int, int] = field(default_factory=dict[int, int])
+    """Tokens of the step's samples that the policy wrote under each version."""
+
+    @property
+    def made_with(self) -> int | None:
+        """The version of the oldest token of all."""
+        return None if self.versions is None else int(self.versions.oldest.min(initial=self.version))
+
+    @property
+    def newest(self) -> int | None:
+        """The version of the newest token of all."""
+        return None if self.versions is None else int(self.versions.newest.max(initial=0))
 
 
 class StageState:
@@ -74,7 +87,7 @@ class StageState:
         self._republish = start.republish
         self.cursors = Cursors(start.cursors)
         self._layouts = {placed.role: placed.layout for pool in stage.pools for placed in pool.roles}
-        self._made_with: dict[tuple[str, int], int] = {}
+        self._ages = Ages()
         self._taken: dict[tuple[str, int, int], IntArray] = {}
         """Ids that a take of a session has given, by op, step and number."""
         instructions = stage.programs.instructions
@@ -139,23 +152,23 @@ class StageState:
             self._taken[op.id, firing.step, firing.instruction.firing] = _ids_of(completion.parts)
         if op.method == "select":
             self._stay[op.id, firing.step] = _ids_of(completion.parts)
+        if op.method == "generate":
+            self._ages.add(op.id, firing.step, completion.parts, self._held(op.role))
         self.records.add(firing, completion.parts)
         self.records.done(firing)
         return self._trained.pop((firing.instruction.id, firing.step), None)
 
     def step_done(self, step: int) -> None:
         self.records.step_done(step)
-        for key in [key for key in self._made_with if key[1] <= step]:
-            del self._made_with[key]
+        self._ages.step_done(step)
         for part in [part for part in self._taken if part[1] <= step]:
             del self._taken[part]
         for filtered in [filtered for filtered in self._stay if filtered[1] <= step]:
             del self._stay[filtered]
 
-    def made_with(self, op: Op, step: int) -> int | None:
-        """The weight version behind the samples that `op` reads or makes; None on rows of a data set."""
-        space = self.records.space(op)
-        return None if space is None else self._made_with.get((space, step))
+    def made_with(self, op: Op, step: int, id: int) -> int | None:
+        """The weight version of the oldest token of the sample `id` that `op` made."""
+        return self._ages.oldest(op.id, step, id)
 
     def _run(self, firing: Firing) -> Work:
         instruction = firing.instruction
@@ -166,8 +179,6 @@ class StageState:
             return self._rows(firing, op)
         inputs = self.records.inputs(op, firing.step)
         ids, prompt_ids, tokens = self._rows_of(firing, op, inputs)
-        if op.method == "generate":
-            self._made_with[op.id, firing.step] = self._held(op.role)
         if isinstance(op.params, UpdateParams):
             self._trained[instruction.id, firing.step] = self._training(op, firing.step, (ids, prompt_ids, tokens))
         layout = self._layouts.get(op.role, Layout())
@@ -230,7 +241,8 @@ class StageState:
         generator = None if space is None else self._graph.op(space).role
         edges = [edge for edge, receiver in self._receivers.items() if receiver.role == generator]
         version = max((self.edges[edge].at_end(step - 1) for edge in edges), default=0)
-        return Trained(op.id, data, step, *rows, made_with=self.made_with(op, step), version=version)
+        versions, tokens = self._ages.of(space, step, rows[0]), self._ages.tokens(space, step)
+        return Trained(op.id, data, step, *rows, versions=versions, version=version, by_version=tokens)
 
     def _held(self, role: str) -> int:
         return max((self.edges[e].held for e, i in self._receivers.items() if i.role == role), default=0)

@@ -72,13 +72,12 @@ class StepBook:
         trained = self._trained.pop(step, [])
         merged = merge(self._completions.pop(step, []))
         made, taken = self._tokens.pop(step, 0), self._trained_tokens.pop(step, 0)
-        lag = lag_of(trained)
         return StepReport(
             stage=self._stage,
             step=step,
             epilogue=step > self._steps,
             seconds=seconds,
-            metrics=values(merged) | ({} if lag is None else {"lag": lag}),
+            metrics=values(merged) | lags_of(trained),
             tokens=made or taken,
             samples=len({i for rows in trained for i in rows.ids.tolist()}),
             ledger=entries(self._stage, step, trained),
@@ -88,9 +87,17 @@ class StepBook:
         )
 
 
-def lag_of(trained: Sequence[Trained]) -> float | None:
-    """Mean over the samples trained on of how many published versions old their weights were; None where the answers
-    are the data set's."""
-    ages = [(rows.version - rows.made_with, len(rows.ids)) for rows in trained if rows.made_with is not None]
-    count = sum(n for _, n in ages)
-    return sum(age * n for age, n in ages) / count if count else None
+def lags_of(trained: Sequence[Trained]) -> dict[str, float]:
+    """`lag` and `lag_max`: mean and most of how many published versions old the oldest tokens of the samples trained on
+    were; `tokens_at_lag_K`: the share of their tokens that were written K versions ago. Nothing where the answers are
+    the data set's."""
+    ages = [rows.version - rows.versions.oldest for rows in trained if rows.versions is not None]
+    count = sum(len(each) for each in ages)
+    if not count:
+        return {}
+    found = {"lag": sum(float(each.sum()) for each in ages) / count}
+    found["lag_max"] = float(max(each.max(initial=0) for each in ages))
+    made = next(rows for rows in trained if rows.versions is not None)
+    whole = sum(made.by_version.values())
+    shares = {made.version - version: tokens / whole for version, tokens in made.by_version.items()}
+    return found | {f"tokens_at_lag_{lag}": share for lag, share in sorted(shares.items())}

@@ -15,6 +15,7 @@ from flowrl.backends.contract import Call, Rank, RankSetup, Result, TensorSpec
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Kind
 from flowrl.program.program import InstructionKind
+from flowrl.runtime.ages import versions_in
 from flowrl.runtime.assemble import Source, assemble
 from flowrl.runtime.launchers.contract import Part
 from flowrl.runtime.sessions import Session
@@ -110,12 +111,15 @@ def _registered() -> MakeRank:
 
 def part_of(batch: Batch, handle: Any) -> Part:
     """What the driver must know of rows that a rank made. `handle` is the batch itself or a reference to it."""
+    versions, tokens_by_version = versions_in(batch)
     return Part(
         handle=handle,
         ids=batch.ids,
         prompt_ids=batch.prompt_ids,
         token_lengths=_token_lengths(batch),
         nbytes=sum(_nbytes(column) for column in batch.columns.values()),
+        versions=versions,
+        tokens_by_version=tokens_by_version,
     )
 
 

@@ -14,6 +14,14 @@ from flowrl.plan.plan import Plan, StagePlan
 
 
 @dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Of rows, one each: the weight version of the oldest and of the newest token that the policy wrote."""
+
+    oldest: IntArray
+    newest: IntArray
+
+
 class Part:
     """Rows that one rank made: a handle (a Batch inline, an object reference on Ray) and what the driver must know."""
 
@@ -24,6 +32,10 @@ class Part:
     """Tokens of each row, for balancing; None for rows without token fields."""
     nbytes: int = 0
 
+    versions: Versions | None = None
+    """Of rows whose tokens are tagged with weight versions: those that a generator made."""
+    tokens_by_version: Mapping[int, int] = field(default_factory=dict[int, int])
+    """Tokens that the policy wrote under each version."""
 
 @dataclass(frozen=True, slots=True)
 class Record:
