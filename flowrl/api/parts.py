@@ -1,18 +1,19 @@
 """In how many parts a stage's generation is handed on: of what `schedule.takes` allows, the shortest step.
 
-Takes a placed stage; gives its program, and the placement with the decision. A part that is scored early saves a wait,
-and costs what small calls cost; where the devices that score are what bounds the step, all at once is best.
+Takes a placed stage; gives its program, and the placement with the decisions. A part that is scored early saves a wait,
+and costs what small calls cost; where the devices that score are what bounds the step, all at once is best. With
+`minibatches: arrival` updates that begin with the first parts are tried too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from flowrl.compiler.emit.program import emit
-from flowrl.compiler.emit.sessions import Parts
+from flowrl.compiler.emit.sessions import Parts, late_updates
 from flowrl.execution.expand import ratio_of
 from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
@@ -31,6 +32,9 @@ class _Tried:
     name: str
     program: Program
     seconds: float
+    parts: Parts
+    early: bool
+    """Whether updates begin before the last part."""
 
 
 def emit_stage(
@@ -41,38 +45,53 @@ def emit_stage(
     request: PlacementRequest,
     cluster: Cluster,
 ) -> tuple[Program, Placement]:
-    """The stage's program; a flow that allows parts gets one more decision."""
-    if graph.schedule.takes == 1:
+    """The stage's program; a flow that allows parts gets one more decision, and another one if it lets minibatches be
+    made of whoever is done first."""
+    schedule = graph.schedule
+    if schedule.takes == 1:
         return emit(graph, placement.pools, run, placement.memory, fits=placement.fits), placement
     tried: list[_Tried] = []
-    for parts in _options(graph.schedule.takes):
+    for parts in _options(schedule.takes, updates=schedule.minibatches == "arrival"):
         program = emit(graph, placement.pools, run, placement.memory, fits=placement.fits, parts=parts)
         if all(program != other.program for other in tried):
             taken = durations(graph, placement.pools, program, shapes, cluster, request=request)
-            tried.append(_Tried(_name(program, parts), program, ratio_of(program, taken)[0]))
+            early = any(i.rows.arrived for i in program.instructions)
+            tried.append(_Tried(_name(program, parts, early), program, ratio_of(program, taken)[0], parts, early))
+    best = _best(tried)
+    count = len(placement.decisions)
+    decisions = [_decision(f"D{count + 1}", best, tried)]
+    if schedule.minibatches == "arrival":
+        decisions.append(_minibatches(f"D{count + 2}", graph, best, tried))
+    return best.program, replace(placement, decisions=(*placement.decisions, *decisions))
+
+
+def _best(tried: Sequence[_Tried]) -> _Tried:
     best = tried[0]
     for other in tried[1:]:
         best = other if other.seconds < best.seconds * (1.0 - SLIGHT) else best
-    decision = _decision(f"D{len(placement.decisions) + 1}", best, tried)
-    return best.program, replace(placement, decisions=(*placement.decisions, decision))
+    return best
 
 
-def _options(most: int) -> Iterator[Parts]:
+def _options(most: int, *, updates: bool) -> Iterator[Parts]:
     """What changes least first."""
     yield Parts(1)
     for takes in range(2, most + 1):
         yield Parts(takes, on_devices=False)
         yield Parts(takes)
+    if updates:
+        yield from (Parts(takes, updates=True) for takes in range(2, most + 1))
 
 
-def _name(program: Program, parts: Parts) -> str:
+def _name(program: Program, parts: Parts, early: bool) -> str:
     takes = max((i.firings for i in program.instructions if i.kind is InstructionKind.TAKE), default=1)
     if takes == 1:
         return "all at once"
+    if early:
+        return f"{takes} parts, updates as they arrive"
     return f"{takes} parts" if parts.on_devices else f"{takes} parts for the host"
 
 
-def _decision(id: str, best: _Tried, tried: list[_Tried]) -> Decision:
+def _decision(id: str, best: _Tried, tried: Sequence[_Tried]) -> Decision:
     others = sorted((each for each in tried if each is not best), key=lambda each: each.seconds)
     saved = 1.0 - best.seconds / max(tried[0].seconds, 1e-12)
     if not others:
@@ -80,7 +99,8 @@ def _decision(id: str, best: _Tried, tried: list[_Tried]) -> Decision:
     elif best is tried[0]:
         text = "no part shortens the step: what scores is what bounds it, or is hidden already"
     else:
-        text = f"scoring overlaps generation, which saves {saved:.0%} of the step"
+        what = "scoring and updates overlap" if best.early else "scoring overlaps"
+        text = f"{what} generation, which saves {saved:.0%} of the step"
     return Decision(
         id=id,
         what="parts of generation",
@@ -90,6 +110,44 @@ def _decision(id: str, best: _Tried, tried: list[_Tried]) -> Decision:
         rejected=tuple(_rejected(each, best) for each in others),
         override="schedule.takes",
     )
+
+
+def _minibatches(id: str, graph: Graph, best: _Tried, tried: Sequence[_Tried]) -> Decision:
+    """Which prompts updates train on, and why those wait that do."""
+    other = [each for each in tried if each.early is not best.early]
+    against = _best(other) if other else None
+    late = _late(graph, best, tried)
+    waits = "; ".join(f"{op} waits for the last part: {why}" for op, why in late.items())
+    if best.early:
+        early = dict.fromkeys(i.op or "" for i in best.program.instructions if i.rows.arrived)
+        verb = "begins" if len(early) == 1 else "begin"
+        text = f"{' and '.join(early)} {verb} with the first part, on the prompts that are done first"
+    elif against is not None:
+        text = "no update that begins before the last part shortens the step"
+    else:
+        text = "" if waits else "no update follows a call of generate that can be handed on in parts"
+    return Decision(
+        id=id,
+        what="minibatches",
+        chosen="arrival" if best.early else "fixed",
+        reason="fastest" if against is not None else "only_option",
+        text="; ".join(each for each in (text, waits) if each),
+        rejected=() if against is None else (replace(_rejected(against, best), option=_order(against)),),
+        override="schedule.minibatches",
+    )
+
+
+def _order(tried: _Tried) -> str:
+    return "arrival" if tried.early else "fixed"
+
+
+def _late(graph: Graph, best: _Tried, tried: Sequence[_Tried]) -> dict[str, str]:
+    """Updates that wait, in the parts that were chosen, or in as many as leave fewest waiting."""
+    streams = tried[0].program.streams
+    if best.early:
+        return late_updates(graph, streams, best.parts)
+    found = [late_updates(graph, streams, Parts(takes)) for takes in range(graph.schedule.takes, 1, -1)]
+    return min(found, key=len) if found else {}
 
 
 def _rejected(other: _Tried, best: _Tried) -> Rejected:

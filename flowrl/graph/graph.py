@@ -178,6 +178,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     when_stale: str = "wait"
     takes: int = 1
     """Parts in which generators hand their rows on as they are done, at most; 1: all at once."""
+    minibatches: str = "fixed"
+    """fixed, or arrival: of those that are done next."""
     spans: dict[str, Span] = {}
 
 

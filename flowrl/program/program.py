@@ -78,6 +78,9 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
 
     start: int = 0
     stop: int | None = None
+    arrived: bool = False
+    """Of an update: whether rows are counted as their session has handed them on, as many as so many prompts have, and
+    not by their ids."""
 
 
 class Instruction(msgspec.Struct, frozen=True, kw_only=True):

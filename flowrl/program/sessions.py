@@ -2,7 +2,8 @@
 
 A session stands in one lane: opened, its rows taken in order and once, closed before its role leaves the devices or
 receives weights. One that is paused while its role receives weights goes on from step to step instead: its stream
-begins with the pause, and no close ends it.
+begins with the pause, and no close ends it. An update whose minibatches are made of what arrives has received every
+part that its prompts are in.
 """
 
 from __future__ import annotations
@@ -10,19 +11,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from flowrl.graph.algorithms import reachable
-from flowrl.graph.graph import EdgeKind, Graph
+from flowrl.graph.graph import EdgeKind, Graph, Op
+from flowrl.graph.params import UpdateParams
+from flowrl.graph.signatures import LOSSES
 from flowrl.graph.types import Granularity
-from flowrl.program.program import MOVES, SESSION, Instruction, InstructionKind, Program, works_whenever
+from flowrl.program.program import (
+    MOVES,
+    SESSION,
+    ChannelKind,
+    Instruction,
+    InstructionKind,
+    Program,
+    works_whenever,
+)
 
 _OPEN, _PAUSED = "open", "paused"
 
 
 def by_prompt(graph: Graph, instructions: Iterable[Instruction], op: str) -> bool:
-    """Whether the takes of a session of `op` give whole prompts: some reader of its parts works on groups."""
+    """Whether the takes of a session of `op` give whole prompts: some reader of its parts works on groups, or the
+    loss of an update whose minibatches are made of what arrives."""
     data = [(edge.source, edge.target) for edge in graph.edges if edge.kind is EdgeKind.DATA]
     below = reachable([op], data)
-    parts = {i.op for i in instructions if i.kind is InstructionKind.RUN and i.firings > 1 and i.op in below}
-    return any(graph.op(id).granularity is Granularity.GROUP for id in parts)
+    parts = [i for i in instructions if i.kind is InstructionKind.RUN and i.firings > 1 and i.op in below]
+    return any(_by_group(graph.op(i.op or ""), i) for i in parts)
+
+
+def _by_group(op: Op, part: Instruction) -> bool:
+    if isinstance(op.params, UpdateParams):
+        return part.rows.arrived and LOSSES[op.params.loss].whole_groups
+    return op.granularity is Granularity.GROUP
 
 
 def session_problems(program: Program) -> Iterator[str]:
@@ -30,6 +48,33 @@ def session_problems(program: Program) -> Iterator[str]:
     for stream in program.streams:
         for role in dict.fromkeys(i.role for i in stream.instructions if i.kind in SESSION):
             yield from _of_role([i for i in stream.instructions if i.role == role])
+    yield from _arrivals(program)
+
+
+def _arrivals(program: Program) -> Iterator[str]:
+    by_id = {i.id: i for i in program.instructions}
+    into: dict[str, list[Instruction]] = {i.id: [] for i in program.instructions if i.rows.arrived}
+    for channel in program.channels:
+        if channel.target in into and channel.kind is ChannelKind.DATA:
+            into[channel.target].append(by_id[channel.source])
+    for id, sources in into.items():
+        parts = [i for i in sources if i.kind is InstructionKind.TAKE or (i.firings > 1 and not i.rows.arrived)]
+        if not parts:
+            yield f"`{id}` trains on what arrives, and no part of a session reaches it"
+        for op in dict.fromkeys(i.op for i in parts):
+            yield from _covered(by_id[id], [i for i in parts if i.op == op])
+
+
+def _covered(update: Instruction, parts: Sequence[Instruction]) -> Iterator[str]:
+    """Parts that reach it hold all of its prompts."""
+    reached = min(i.rows.start for i in parts)
+    for i in sorted(parts, key=lambda i: i.rows.start):
+        if i.rows.start == reached and i.rows.stop is not None:
+            reached = i.rows.stop
+        elif i.rows.start == reached:
+            return
+    if update.rows.start < min(i.rows.start for i in parts) or (update.rows.stop or reached) > reached:
+        yield f"`{update.id}` trains on prompts of parts of `{parts[0].op}` that do not reach it"
 
 
 def _of_role(own: Sequence[Instruction]) -> Iterator[str]:

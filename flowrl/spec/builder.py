@@ -187,7 +187,7 @@ class Sections(PythonSections):
         self._section("step", call_site(), None, keys)
 
     def schedule(self, **keys: Any) -> None:
-        """max_lag, partial_rollout, when_stale, takes."""
+        """max_lag, partial_rollout, when_stale, takes, minibatches."""
         self._section("schedule", call_site(), None, keys)
 
     def placement(self, how: str | None = None, **keys: Any) -> None:

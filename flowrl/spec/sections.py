@@ -241,6 +241,10 @@ class ScheduleDocument(Document):
     takes: Takes = 1
     """In how many parts, at most 8, responses may be handed on as they are done, so that scoring elsewhere overlaps
     generation. The plan takes as many of it as shorten the step. Default 1: all at once."""
+    minibatches: Literal["fixed", "arrival"] = "fixed"
+    """Which prompts an update trains on. fixed: the same ones, whoever is done first. arrival: those that are done
+    next, where the plan lets updates begin while others are still generated; `takes` says in how many parts. Default
+    fixed."""
 
 
 class LayoutDocument(Document):

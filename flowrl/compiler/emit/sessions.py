@@ -6,25 +6,23 @@ as many rows as so many prompts have, those that are done next: samples, or whol
 
 What reads more than a group waits for the last part: a whitening over the step, and a minibatch too, which is a fixed
 set of prompts. So what comes out does not depend on who was done first, and nothing that a graph says of order is given
-up.
+up. A flow that lets minibatches be made of whoever is done first (`minibatches: arrival`) has updates that begin with
+the first parts: minibatch k of n is the k-th n-th of the samples as they came, or of the prompts where an estimator or
+a loss works on groups.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
 from msgspec.structs import replace
 
-from flowrl.graph.algorithms import reachable
-from flowrl.graph.graph import EdgeKind, Graph, Kind, Op
-from flowrl.graph.interactions import interactions
-from flowrl.graph.params import GenerateParams
-from flowrl.graph.rows import rows_of
+from flowrl.compiler.emit.known import Known
+from flowrl.graph.graph import Graph, Op
 from flowrl.graph.types import Granularity
-from flowrl.program.program import MOVES, Channel, ChannelKind, Instruction, InstructionKind, Rows, Stream
+from flowrl.program.program import Channel, ChannelKind, Instruction, InstructionKind, Rows, Stream
 
 MOST_TAKES = 8
 """More parts cost more instructions than they save time."""
@@ -38,6 +36,13 @@ class Parts:
     """Parts of a session at most; 1: none."""
     on_devices: bool = True
     """Whether ops on devices run part by part too, or those of the host alone."""
+    updates: bool = False
+    """Whether updates begin with the first parts, where they may."""
+
+
+def most_parts(graph: Graph) -> Parts:
+    """All that the flow allows."""
+    return Parts(graph.schedule.takes, updates=graph.schedule.minibatches == "arrival")
 
 
 Wired = tuple[tuple[Stream, ...], tuple[Channel, ...]]
@@ -53,6 +58,20 @@ class _Session:
     """Ops that run once for each part."""
     goes_on: bool
     """Whether what is unfinished goes on in the next step, paused while weights come in."""
+    early: tuple[str, ...] = ()
+    """Updates that begin before the last part."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """What stands for instructions of the whole program."""
+
+    pieces: Mapping[str, tuple[Instruction, ...]]
+    """By id: a run for each part, or open, takes and close."""
+    early: Mapping[str, tuple[int, Instruction]]
+    """By id: firings of early updates, and the place of the last part that each of them needs."""
+    session_of: Mapping[str, str]
+    """Instruction to the op of the session whose parts it reads."""
 
 
 def with_sessions(
@@ -63,27 +82,82 @@ def with_sessions(
     found = _sessions(graph, streams, parts) if parts.takes > 1 else []
     if not found:
         return tuple(streams), tuple(channels)
-    split = {id: session for session in found for id in (session.op, *session.readers)}
-    whole = {i.op: i for stream in streams for i in stream.instructions if i.kind is InstructionKind.RUN}
-    pieces = {whole[id].id: _pieces(whole[id], session) for id, session in split.items()}
+    cut = _cut(streams, found)
+    paused = frozenset(session.op for session in found if session.goes_on)
     apart = [
-        replace(stream, instructions=tuple(_stream(stream.instructions, pieces, split, in_turn))) for stream in streams
+        replace(stream, instructions=tuple(_stream(stream.instructions, cut, paused, in_turn))) for stream in streams
     ]
-    return tuple(apart), tuple(_channels(channels, pieces))
+    return tuple(apart), tuple(_channels(channels, cut))
+
+
+def late_updates(graph: Graph, streams: Sequence[Stream], parts: Parts) -> dict[str, str]:
+    """Why updates wait for the last part, by op: of those that train on what a session of the whole program would
+    make, where minibatches are made of whoever is done first."""
+    known, found = Known(graph, streams, parts.on_devices), dict[str, str]()
+    for op in graph.ops:
+        rows = _parts(known.prompts(op.id), min(parts.takes, MOST_TAKES)) if known.may_open(op) else ()
+        cut = known.readers(op, set(), Granularity.GROUP) if len(rows) > 1 else ()
+        for update in known.updates(op) if len(rows) > 1 else ():
+            why = known.waits(update, op, rows, cut)
+            found |= {} if why is None else {update.id: why}
+    return found
 
 
 def _sessions(graph: Graph, streams: Sequence[Stream], asked: Parts) -> list[_Session]:
-    known = _Known(graph, streams, asked.on_devices)
+    known = Known(graph, streams, asked.on_devices)
     found: list[_Session] = []
     taken: set[str] = set()
     for op in graph.ops:
         parts = _parts(known.prompts(op.id), min(asked.takes, MOST_TAKES)) if known.may_open(op) else ()
-        readers = known.readers(op, taken, Granularity.SAMPLE) if len(parts) > 1 else ()
-        readers = readers or (known.readers(op, taken, Granularity.GROUP) if len(parts) > 1 else ())
-        if readers:
-            taken |= {op.id, *readers}
-            found.append(_Session(op.id, parts, readers, known.goes_on(op)))
+        session = _session(known, op, parts, taken, asked.updates) if len(parts) > 1 else None
+        if session is not None:
+            taken |= {op.id, *session.readers}
+            found.append(session)
     return found
+
+
+def _session(known: Known, op: Op, parts: tuple[Rows, ...], taken: set[str], updates: bool) -> _Session | None:
+    """Of samples, if somebody reads samples; of whole prompts, if somebody reads groups. With `updates` the first of
+    both in which an update begins early, if there is one."""
+    each_way = [known.readers(op, taken, most) for most in (Granularity.SAMPLE, Granularity.GROUP)]
+    for readers in each_way if updates else ():
+        early = tuple(each.id for each in known.updates(op) if known.waits(each, op, parts, readers) is None)
+        if early:
+            return _Session(op.id, parts, readers, known.goes_on(op), early)
+    readers = next(filter(None, each_way), ())
+    return _Session(op.id, parts, readers, known.goes_on(op)) if readers else None
+
+
+def _cut(streams: Sequence[Stream], sessions: Sequence[_Session]) -> _Cut:
+    split = {id: session for session in sessions for id in (session.op, *session.readers)}
+    trains = {id: session for session in sessions for id in session.early}
+    pieces: dict[str, tuple[Instruction, ...]] = {}
+    early: dict[str, tuple[int, Instruction]] = {}
+    session_of: dict[str, str] = {}
+    for i in (i for stream in streams for i in stream.instructions if i.kind is InstructionKind.RUN):
+        session = split.get(i.op or "") or trains.get(i.op or "")
+        if session is None:
+            continue
+        if i.op in trains:
+            again = any(other.op == i.op and other.rows.start == i.rows.start for _, other in early.values())
+            early[i.id] = _early(i, session.parts, again=again)
+        else:
+            pieces[i.id] = _pieces(i, session)
+        session_of |= {} if i.op == session.op else {i.id: session.op}
+    return _Cut(pieces, early, session_of)
+
+
+def _early(firing: Instruction, parts: Sequence[Rows], *, again: bool) -> tuple[int, Instruction]:
+    """A firing that trains on prompts as they came, and the part that has the last of them. `again`: of a pass after
+    the first, which begins when that is over."""
+    needed = [place for place, rows in enumerate(parts) if _overlap(rows, firing.rows)]
+    made = replace(firing, rows=replace(firing.rows, arrived=True))
+    return (len(parts) - 1 if again else needed[-1]), made
+
+
+def _overlap(one: Rows, other: Rows) -> bool:
+    first, second = sorted((one, other), key=lambda rows: rows.start)
+    return first.stop is None or second.start < first.stop
 
 
 def _parts(prompts: int, takes: int) -> tuple[Rows, ...]:
@@ -91,74 +165,6 @@ def _parts(prompts: int, takes: int) -> tuple[Rows, ...]:
     count = max(n for n in range(1, takes + 1) if prompts % n == 0)
     size = prompts // count
     return tuple(Rows(start=n * size, stop=None if n + 1 == count else (n + 1) * size) for n in range(count))
-
-
-class _Known:
-    """What decides whether an op takes part in a session."""
-
-    def __init__(self, graph: Graph, streams: Sequence[Stream], reads_on_devices: bool) -> None:
-        self.graph, self.reads_on_devices = graph, reads_on_devices
-        self.runs: dict[str, list[Instruction]] = defaultdict(list)
-        self.lane_of: dict[str, tuple[int, int]] = {}
-        for at, stream in enumerate(streams):
-            for place, lane in enumerate(stream.lanes):
-                self.lane_of |= {i.id: (at, place) for i in lane}
-                for i in lane:
-                    self.runs[i.op or ""].append(i)
-        self.moving = {i.role for stream in streams for i in stream.instructions if i.kind in MOVES}
-        self.on_devices = {i.role for stream in streams if stream.slots == 1 for i in stream.instructions}
-        self.tied = {id for group in interactions(graph) for id in group}
-        self.data = [edge for edge in graph.edges if edge.kind is EdgeKind.DATA]
-
-    def prompts(self, op: str) -> int:
-        return rows_of(self.graph).nominal(self.graph.op(op))[0]
-
-    def may_open(self, op: Op) -> bool:
-        """A generate call of every step, of a number of rows that is known before it starts."""
-        runs = self.runs[op.id]
-        plain = len(runs) == 1 and runs[0].every_steps == 1 and self.graph.step.refill is None
-        return plain and op.role in self.on_devices and isinstance(op.params, GenerateParams)
-
-    def readers(self, session: Op, taken: set[str], most: Granularity) -> tuple[str, ...]:
-        """Ops that can run part by part and read no more than `most` at once, in the order of the graph."""
-        below = reachable([session.id], [(edge.source, edge.target) for edge in self.data]) - {session.id}
-        found = {session.id}
-        grown = True
-        while grown:
-            fine = {id for id in below - found - taken if self.graph.op(id).granularity.rank <= most.rank}
-            more = {id for id in fine if self._reads_parts(id, session, found, below)}
-            grown, found = bool(more), found | more
-        return tuple(op.id for op in self.graph.ops if op.id in found and op.id != session.id)
-
-    def _reads_parts(self, id: str, session: Op, parts: set[str], below: frozenset[str]) -> bool:
-        """Whether it reads parts alone of what the session makes, and stands elsewhere, on devices that its role does
-        not leave."""
-        op, runs, opened = self.graph.op(id), self.runs[id], self.runs[session.id][0]
-        if len(runs) != 1 or id in self.tied or op.role in self.moving:
-            return False
-        if op.role in self.on_devices and not self.reads_on_devices:
-            return False
-        if self.graph.role(op.role).kind in (Kind.DATA, Kind.FILTER) or isinstance(op.params, GenerateParams):
-            return False
-        if rows_of(self.graph).space(op) != frozenset({session.id}):
-            return False
-        own = runs[0]
-        cadence = (own.every_steps, own.start_step, own.epilogue)
-        if cadence != (opened.every_steps, opened.start_step, opened.epilogue):
-            return False
-        elsewhere = self.lane_of[own.id] != self.lane_of[opened.id]
-        into = [edge for edge in self.data if edge.target == id]
-        made = {edge.source for edge in into if edge.source in below or edge.source == session.id}
-        whole = self.prompts(id) == self.prompts(session.id) and not any(edge.tokens for edge in into)
-        return elsewhere and whole and bool(made) and made <= parts
-
-    def goes_on(self, op: Op) -> bool:
-        """Partial rollouts of a generator that stays and does nothing else."""
-        alone = sum(each.role == op.role for each in self.graph.ops) == 1
-        receives = any(
-            i.role == op.role and i.kind is InstructionKind.RECEIVE_WEIGHTS for own in self.runs.values() for i in own
-        )
-        return self.graph.schedule.partial_rollout and alone and receives and op.role not in self.moving
 
 
 def _pieces(run: Instruction, session: _Session) -> tuple[Instruction, ...]:
@@ -180,25 +186,19 @@ def _other(run: Instruction, kind: InstructionKind) -> Instruction:
     return replace(run, id=f"{kind} {run.op}", kind=kind)
 
 
-def _stream(
-    own: Sequence[Instruction],
-    pieces: Mapping[str, Sequence[Instruction]],
-    split: Mapping[str, _Session],
-    in_turn: bool,
-) -> Iterator[Instruction]:
-    paused = {session.op: session for session in split.values() if session.goes_on}
+def _stream(own: Sequence[Instruction], cut: _Cut, paused: Collection[str], in_turn: bool) -> Iterator[Instruction]:
     roles = {i.role: i for i in own if i.op in paused and i.kind is InstructionKind.RUN}
+    for session, group in groupby(_paused(own, roles), key=lambda i: cut.session_of.get(i.id, "")):
+        placed = [each for i in group for each in _placed(i, cut)]
+        yield from (piece for _, piece in (sorted(placed, key=lambda each: each[0]) if session and in_turn else placed))
 
-    def session_of(i: Instruction) -> str:
-        session = split.get(i.op or "") if i.id in pieces else None
-        return "" if session is None or session.op == i.op else session.op
 
-    for session, group in groupby(_paused(own, roles), key=session_of):
-        members = tuple(group)
-        if session and in_turn:
-            yield from (piece for part in zip(*(pieces[i.id] for i in members), strict=True) for piece in part)
-        else:
-            yield from (piece for i in members for piece in pieces.get(i.id, (i,)))
+def _placed(i: Instruction, cut: _Cut) -> Iterator[tuple[int, Instruction]]:
+    """What stands for an instruction, each with the place of its part."""
+    if i.id in cut.early:
+        yield cut.early[i.id]
+    else:
+        yield from enumerate(cut.pieces.get(i.id, (i,)))
 
 
 def _paused(own: Sequence[Instruction], roles: Mapping[str, Instruction]) -> Iterator[Instruction]:
@@ -210,14 +210,17 @@ def _paused(own: Sequence[Instruction], roles: Mapping[str, Instruction]) -> Ite
         yield from [] if around is None else [_other(around, InstructionKind.RESUME)]
 
 
-def _channels(channels: Sequence[Channel], pieces: Mapping[str, Sequence[Instruction]]) -> Iterator[Channel]:
-    """Part by part where both ends have parts; else to the first piece, and from the last."""
+def _channels(channels: Sequence[Channel], cut: _Cut) -> Iterator[Channel]:
+    """Part by part where both ends have parts; from the parts that an early update needs; else to the first piece, and
+    from the last."""
     for channel in channels:
-        source, target = pieces.get(channel.source), pieces.get(channel.target)
+        source, target = cut.pieces.get(channel.source), cut.pieces.get(channel.target)
         if channel.kind is ChannelKind.INTERACTION:
             yield replace(channel, source=_end(source, 0, channel.source), target=_end(target, 0, channel.target))
         elif source is not None and target is not None and channel.kind is ChannelKind.DATA:
             yield from _part_by_part(channel, _with_rows(source), _with_rows(target))
+        elif source is not None and channel.target in cut.early and channel.kind is ChannelKind.DATA:
+            yield from _from_parts(channel, _with_rows(source), cut.early[channel.target][1])
         else:
             whole = source if source is None or channel.kind is not ChannelKind.DATA else _with_rows(source)
             yield replace(channel, source=_end(whole, -1, channel.source), target=_end(target, 0, channel.target))
@@ -237,3 +240,10 @@ def _part_by_part(
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
         name = f"{channel.id} {number + 1}/{len(sources)}"
         yield replace(channel, id=name, source=source.id, target=target.id)
+
+
+def _from_parts(channel: Channel, sources: Sequence[Instruction], update: Instruction) -> Iterator[Channel]:
+    needed = [source for source in sources if _overlap(source.rows, update.rows)]
+    for number, source in enumerate(needed):
+        name = channel.id if len(needed) == 1 else f"{channel.id} {number + 1}/{len(needed)}"
+        yield replace(channel, id=name, source=source.id)

@@ -74,7 +74,10 @@ def lower_stage(spec: FlowSpec, index: int) -> Graph:
             partial_rollout=document.schedule.partial_rollout,
             when_stale=document.schedule.when_stale,
             takes=document.schedule.takes,
-            spans=stage.written_keys("schedule", keys=("max_lag", "partial_rollout", "when_stale", "takes")),
+            minibatches=document.schedule.minibatches,
+            spans=stage.written_keys(
+                "schedule", keys=("max_lag", "partial_rollout", "when_stale", "takes", "minibatches")
+            ),
         ),
     )
 

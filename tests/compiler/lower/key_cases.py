@@ -260,6 +260,7 @@ CASES: Mapping[str, tuple[str, str, Any]] = {
     "ScheduleDocument.partial_rollout": ("rl", "schedule/partial_rollout", True),
     "ScheduleDocument.when_stale": ("rl", "schedule/when_stale", "drop"),
     "ScheduleDocument.takes": ("rl", "schedule/takes", 4),
+    "ScheduleDocument.minibatches": ("rl", "schedule/minibatches", "arrival"),
     "ScorerRole.backend": ("rl", "roles/reference/backend", "hf"),
     "ScorerRole.inputs": ("rl", "roles/reference/inputs", {"tokens": "actor_infer.tokens"}),
     "ScorerRole.engine": ("rl", "roles/reference/engine", {"offload": True}),
