@@ -19,8 +19,8 @@ from flowrl.graph.params import DataParams, UpdateParams
 from flowrl.graph.rows import rows_of
 from flowrl.plan.plan import Layout, StagePlan
 from flowrl.program.program import ChannelKind, Instruction, InstructionKind, Program, Rows
-from flowrl.program.sessions import by_prompt
 from flowrl.runtime.ages import Ages
+from flowrl.runtime.arrivals import Arrivals
 from flowrl.runtime.launchers.contract import BoundInput, Completion, Part, Versions, Work
 from flowrl.runtime.records import READS, RecordStore
 from flowrl.runtime.rows import ids_by_rank, of_prompts, prompts_of, rows_to_take
@@ -88,11 +88,7 @@ class StageState:
         self.cursors = Cursors(start.cursors)
         self._layouts = {placed.role: placed.layout for pool in stage.pools for placed in pool.roles}
         self._ages = Ages()
-        self._taken: dict[tuple[str, int, int], IntArray] = {}
-        """Ids that a take of a session has given, by op, step and number."""
-        instructions = stage.programs.instructions
-        opened = {i.op for i in instructions if i.kind is InstructionKind.OPEN and i.op is not None}
-        self._by_prompt = {op for op in opened if by_prompt(stage.graph, instructions, op)}
+        self._arrivals = Arrivals(stage.graph, stage.programs.instructions)
         self._trained: dict[tuple[str, int], Trained] = {}
         rows = rows_of(stage.graph)
         self._filters = {op.id: [each.id for each in rows.filters(op)] for op in stage.graph.ops}
@@ -149,7 +145,7 @@ class StageState:
         op = self._graph.op(firing.instruction.op)
         self._advance(op, completion)
         if firing.instruction.kind is InstructionKind.TAKE:
-            self._taken[op.id, firing.step, firing.instruction.firing] = _ids_of(completion.parts)
+            self._arrivals.add(op.id, firing.step, firing.instruction.firing, completion.parts)
         if op.method == "select":
             self._stay[op.id, firing.step] = _ids_of(completion.parts)
         if op.method == "generate":
@@ -161,8 +157,7 @@ class StageState:
     def step_done(self, step: int) -> None:
         self.records.step_done(step)
         self._ages.step_done(step)
-        for part in [part for part in self._taken if part[1] <= step]:
-            del self._taken[part]
+        self._arrivals.step_done(step)
         for filtered in [filtered for filtered in self._stay if filtered[1] <= step]:
             del self._stay[filtered]
 
@@ -187,17 +182,17 @@ class StageState:
     def _take(self, firing: Firing) -> Work:
         assert firing.instruction.op is not None
         op = self._graph.op(firing.instruction.op)
-        return Work(firing, inputs=self.records.inputs(op, firing.step), by_prompt=op.id in self._by_prompt)
+        return Work(firing, inputs=self.records.inputs(op, firing.step), by_prompt=self._arrivals.by_prompt(op.id))
 
     def _rows_of(self, firing: Firing, op: Op, inputs: Sequence[BoundInput]) -> tuple[IntArray, IntArray, IntArray]:
-        """All rows of the step that filters have left; the prompts of a minibatch; or what a take has given."""
+        """All rows of the step that filters have left; the prompts of a minibatch; or what takes have given."""
         rows = firing.instruction.rows
         if rows == Rows():
             return self._left(op, firing.step, rows_to_take(inputs, None))
-        if isinstance(op.params, UpdateParams):
+        if isinstance(op.params, UpdateParams) and not rows.arrived:
             left = self._left(op, firing.step, rows_to_take(inputs, None))
             return of_prompts(left, prompts_of(rows, self._prompts(op, firing.step, left)))
-        given = self._taken[self.records.space(op) or "", firing.step, firing.instruction.firing]
+        given = self._arrivals.given(self.records.space(op) or "", firing)
         ids, prompt_ids, tokens = rows_to_take(inputs, None)
         mine = np.isin(ids, given)
         return ids[mine], prompt_ids[mine], tokens[mine]
