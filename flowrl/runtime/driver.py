@@ -2,6 +2,8 @@
 
 It holds handles, counts and names; rows and weights stay with the launcher. What a step has come to is handed to
 `on_step`, which writes the logs. The rules of stopping are here too: a run ends at a whole step, with a checkpoint.
+So is what happens when a rank is lost: one without state is made anew and its firings are submitted again; for others
+RollBackError asks to start again from a checkpoint.
 """
 
 from __future__ import annotations
@@ -9,9 +11,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+
+from msgspec import structs
 
 from flowrl.diag.diagnostic import FlowError, InternalError
 from flowrl.execution.contract import Firing
@@ -21,9 +25,10 @@ from flowrl.graph.graph import Kind
 from flowrl.plan.plan import StagePlan
 from flowrl.program.program import InstructionKind
 from flowrl.runtime.checkpoint import Checkpoints, CheckpointState
-from flowrl.runtime.faults import cannot_write, failure, stalled
+from flowrl.runtime.faults import cannot_write, failure, span_of, stalled
 from flowrl.runtime.interrupts import Abandoned, Interrupts
-from flowrl.runtime.launchers.contract import Completion, Launcher, Work
+from flowrl.runtime.launchers.contract import Completion, Launcher, LostRank, RankLostError, Work
+from flowrl.runtime.recovery import Loss, Losses, RollBackError, Tracks, keeps_state
 from flowrl.runtime.samples import SampleLog
 from flowrl.runtime.state import StageState, StartPoint
 from flowrl.runtime.steps import StepBook, StepReport
@@ -52,6 +57,10 @@ class DriverSetup:
     """Writes the logs of a whole step; true: leave the stage here."""
     seal: Callable[[], tuple[str, str]]
     """Brings the logs to the disk; gives the digests of ledger and plan that a checkpoint holds."""
+    losses: Losses = field(default_factory=lambda: Losses(most=0))
+    """Counts ranks that were lost, over all attempts of the run. Unless given, the first one ends the run."""
+    on_loss: Callable[[Loss], None] = lambda loss: None
+    """Told of ranks that were made anew."""
     stall_seconds: float = 1800.0
     began_seconds: float = 0.0
     """Start of the run on the launcher's clock."""
@@ -72,6 +81,7 @@ class Driver:
         self._methods = {op.id: op.method for op in stage.graph.ops}
         self._trainers = {role.name for role in stage.graph.roles if role.kind is Kind.TRAINER}
         self._flying: dict[tuple[str, int], Work] = {}
+        self._tracks = Tracks(stage)
         self._whole = start.step
         self._changed = start.step
         """The last step in which a trainer's update has begun."""
@@ -93,7 +103,23 @@ class Driver:
         """Records held now: this does not grow with the steps."""
         return len(self._state.records)
 
+    @property
+    def tracks(self) -> Tracks:
+        """What roles have done that they must do again if they lose a rank."""
+        return self._tracks
+
+    @property
+    def edges(self) -> tuple[str, ...]:
+        """Weights edges of the stage."""
+        return tuple(self._state.edges)
+
+    @property
+    def flying(self) -> tuple[Work, ...]:
+        """What is under way."""
+        return tuple(self._flying.values())
+
     def run(self) -> End:
+        """Raises RollBackError where a lost rank needs a checkpoint."""
         try:
             return self._run()
         finally:
@@ -135,8 +161,11 @@ class Driver:
         self._require_progress()
 
     def _collect(self, timeout_seconds: float) -> None:
-        """Take in what has completed and report the steps that are whole by it."""
-        for completion in self._setup.launcher.poll(timeout_seconds):
+        """Take in what has completed and report the steps that are whole by it. Of a role that has lost a rank, what
+        completed before that is taken in first: it need not be made again."""
+        done = self._setup.launcher.poll(timeout_seconds)
+        lost = {each.lost.role: each for each in reversed(done) if each.lost is not None}
+        for completion in (*(each for each in done if each.lost is None), *lost.values()):
             self._take_in(completion)
             self._close_steps()
         self._close_steps()
@@ -161,15 +190,22 @@ class Driver:
             self._setup.launcher.submit(work)
 
     def _take_in(self, completion: Completion) -> None:
-        firing = completion.work.firing
-        expected = self._flying.pop((firing.instruction.id, firing.step), None) is not None
+        firing, key = completion.work.firing, (completion.work.firing.instruction.id, completion.work.firing.step)
         ending = self._limit is not None or self._setup.interrupts.asked is not None
-        if not expected or (ending and firing.step > self._changed):
+        again = completion.work.again and completion.error is not None
+        if (key not in self._flying and not again) or (ending and firing.step > self._changed):
+            self._flying.pop(key, None)
             return  # of a step that will not be completed: left, or failed because it was told to stop
-        self._last_completion, self._last = self._setup.clock(), firing
+        self._last_completion = self._setup.clock()
+        if completion.lost is not None:
+            self._replace(completion, completion.lost)
+            return
         if completion.error is not None:
             raise failure(self._stage, completion, self._setup.run_folder)
+        del self._flying[key]
+        self._last = firing
         trained = self._state.completed(completion)
+        self._tracks.see(completion)
         try:
             self._book.see(completion, trained)
         except Exception as error:  # the rows that samples.jsonl shows could not be had: their rank has died
@@ -177,6 +213,44 @@ class Driver:
             raise failure(self._stage, failed, self._setup.run_folder) from error
         self.spans.append(self._span(completion))
         self._executor.complete(firing)
+
+    def _replace(self, completion: Completion, lost: LostRank) -> None:
+        """Make the ranks of a role anew, bring them to where they stood, and submit again what it had under way. One
+        that dies at its start is one more that is lost. What cannot be had again so raises RollBackError."""
+        began, again = self._setup.clock(), [w for w in self.flying if w.firing.instruction.role == lost.role]
+        while True:
+            error = self._beyond_repair(completion, lost)
+            loss = self._loss(completion, lost, len(again))
+            self._setup.losses.add(loss, span_of(self._stage, completion.work.firing.instruction), error)
+            try:
+                self._revive(lost.role)
+                break
+            except RankLostError as died:
+                completion = replace(completion, error=died)
+                lost = replace(died.lost, role=lost.role)
+        for work in (*self._tracks.replay(lost.role, again), *again):
+            self._setup.launcher.submit(work)
+        self._last_completion = self._setup.clock()
+        self._setup.on_loss(structs.replace(loss, seconds=self._last_completion - began))
+
+    def _revive(self, role: str) -> None:
+        if self._limit is not None:
+            self._setup.launcher.revive(role)
+            return
+        with self._setup.interrupts.abandonable():
+            self._setup.launcher.revive(role)
+
+    def _loss(self, completion: Completion, lost: LostRank, again: int) -> Loss:
+        at = completion.work.firing.instruction.id
+        name, step = self._stage.name, self._whole + 1
+        return Loss(stage=name, step=step, role=lost.role, rank=lost.rank, doing=at, reason=lost.reason, again=again)
+
+    def _beyond_repair(self, completion: Completion, lost: LostRank) -> FlowError | InternalError:
+        """What the run says if the rank may not be replaced. Raises RollBackError if it cannot be."""
+        error = failure(self._stage, completion, self._setup.run_folder)
+        if lost.with_host or keeps_state(self._stage, lost.role):
+            raise RollBackError(self._loss(completion, lost, 0), error)
+        return error
 
     def _close_steps(self) -> None:
         """Report every step that has become whole, then make its checkpoint visible."""
@@ -190,6 +264,7 @@ class Driver:
             except OSError as error:
                 raise cannot_write(self._setup.run_folder, error.strerror or str(error)) from error
             self._whole = step
+            self._setup.losses.whole(self._stage.name, step)
             if self._setup.checkpoints.begun(step):
                 self._finish_save(step)
             self._state.step_done(step)
@@ -231,6 +306,8 @@ class Driver:
         while waiting:
             for completion in self._setup.launcher.poll(POLL_SECONDS):
                 key = (completion.work.firing.instruction.id, completion.work.firing.step)
+                if key in waiting and completion.lost is not None:
+                    raise self._beyond_repair(completion, completion.lost)
                 if key in waiting and completion.error is not None:
                     raise failure(self._stage, completion, self._setup.run_folder)
                 waiting.discard(key)

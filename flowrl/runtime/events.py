@@ -51,6 +51,7 @@ class TensorBoard:
             "tokens_per_second": report.tokens_per_second,
             "samples_per_second": report.samples_per_second,
         }
+        numbers |= {"ranks_lost": float(report.lost)} if report.lost else {}
         scalars = [
             self._summary.Summary.Value(tag=_tag(name), simple_value=value) for name, value in sorted(numbers.items())
         ]

@@ -86,6 +86,11 @@ def span_of(stage: StagePlan, instruction: Instruction) -> Span | None:
     return next((x.span for x in (op, edge, role) if x is not None and x.span is not None), None)
 
 
+def span_of_role(stage: StagePlan, role: str) -> Span | None:
+    """Where the flow has the role, if it is known."""
+    return next((each.span for each in stage.graph.roles if each.name == role), None)
+
+
 def placed(error: FlowError, span: Span | None) -> FlowError:
     """The error, its diagnostics that have no place put at `span`: what their first line says is said there."""
     if span is None or all(diagnostic.labels for diagnostic in error.diagnostics):

@@ -15,6 +15,8 @@ from flowrl.runtime.ledger import Ledger
 from flowrl.runtime.steps import StepReport
 
 METRICS, SAMPLES, LEDGER = "metrics.jsonl", "samples.jsonl", "ledger.jsonl"
+FAULTS = "faults.jsonl"
+"""Ranks that were lost and made anew; only where there were any. A roll-back leaves it as it is: it happened."""
 
 
 class RunLogs:
@@ -54,12 +56,15 @@ class RunLogs:
 
 
 def metrics_line(report: StepReport) -> dict[str, object]:
-    """One object: stage, step, (epilogue: true after the last step), seconds, then every metric by name. The epilogue
+    """One object: stage, step, (epilogue: true after the last step), seconds, (ranks_lost: if any since the step
+    before), then every metric by name. The epilogue
     of N steps is step N + 1: what the last weights come to. A metric that is not finite is null."""
     line: dict[str, object] = {"stage": report.stage, "step": report.step}
     if report.epilogue:
         line["epilogue"] = True
     line["seconds"] = round(report.seconds, 6)
+    if report.lost:
+        line["ranks_lost"] = report.lost
     if report.tokens:
         line["tokens_per_second"] = round(report.tokens_per_second, 3)
     if report.samples:

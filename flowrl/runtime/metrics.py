@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from flowrl.backends.contract import Metrics
 
-TIMING = ("seconds", "tokens_per_second", "samples_per_second")
-"""Keys of a line of metrics.jsonl that no two runs share."""
+TIMING = ("seconds", "tokens_per_second", "samples_per_second", "ranks_lost")
+"""Keys of a line of metrics.jsonl that no two runs share: what a clock says, and what befell a run."""
 
 
 def merge(many: Iterable[Metrics]) -> dict[str, tuple[float, float]]:

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from flowrl.plan.plan import StagePlan
 from flowrl.runtime.metrics import TIMING
+from flowrl.runtime.recovery import Loss
 from flowrl.runtime.rewards import reward_metric, reward_roles
 from flowrl.runtime.steps import StepReport
 
@@ -27,6 +28,10 @@ class ProgressView(Protocol):
         ...
 
     def step(self, report: StepReport) -> None: ...
+
+    def lost(self, loss: Loss) -> None:
+        """A rank was lost and is there again."""
+        ...
 
     def close(self) -> None: ...
 
@@ -44,6 +49,9 @@ class Silent:
         return
 
     def step(self, report: StepReport) -> None:
+        return
+
+    def lost(self, loss: Loss) -> None:
         return
 
     def close(self) -> None:
@@ -96,6 +104,9 @@ class Lines:
         place = "end" if report.epilogue else f"step {report.step}/{self._pace.steps}"
         print(f"{self._pace.name}  {place}  {self._pace.tell(report)}", file=self._out, flush=True)
 
+    def lost(self, loss: Loss) -> None:
+        print(f"{loss.stage}  {told_loss(loss)}", file=self._out, flush=True)
+
     def close(self) -> None:
         return
 
@@ -125,8 +136,26 @@ class Bar:
         done = min(report.step, self._pace.steps)
         self._bars.update(self._task, completed=done, told=self._pace.tell(report))
 
+    def lost(self, loss: Loss) -> None:
+        self._bars.console.print(f"{loss.stage}  {told_loss(loss)}", markup=False, highlight=False)
+        if self._task is not None and loss.rolled_back_to is not None:
+            self._bars.update(self._task, completed=loss.rolled_back_to)
+
     def close(self) -> None:
         self._bars.stop()
+
+
+def told_loss(loss: Loss) -> str:
+    """What was lost and what was done about it, in a line."""
+    rank = "" if loss.rank is None else f", rank {loss.rank},"
+    if loss.rolled_back_to is None:
+        then = f"{loss.again} firing{'' if loss.again == 1 else 's'} submitted again"
+    elif loss.rolled_back_to == 0:
+        then = "on from the start of the stage"
+    else:
+        then = f"on from the checkpoint of step {loss.rolled_back_to}"
+    what = f"`{loss.role}`{rank} was lost at `{loss.doing}`"
+    return f"step {loss.step}: {what}; made anew in {loss.seconds:.1f} s, {then}"
 
 
 def duration(seconds: float) -> str:

@@ -5,22 +5,16 @@ Logs are cut back to the checkpoint's step first, so that nothing stands in them
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from msgspec import structs
 
-from flowrl.diag.diagnostic import FlowError, diagnose
-from flowrl.plan.plan import Plan
-from flowrl.runtime.checkpoint import Checkpoint, newest, weights_file
-from flowrl.runtime.jsonl import cut_back
+from flowrl.runtime.checkpoint import newest
 from flowrl.runtime.launchers.choose import AUTO, choose
-from flowrl.runtime.ledger import START, digest_of
-from flowrl.runtime.logs import LEDGER, METRICS, SAMPLES
+from flowrl.runtime.restart import cut_logs, start_of
 from flowrl.runtime.result import RunResult, result_of
-from flowrl.runtime.runfile import PLAN, RunStatus, load_run, require_left
+from flowrl.runtime.runfile import RunStatus, load_run, require_left
 from flowrl.runtime.session import Session, SessionOptions
-from flowrl.runtime.state import StartPoint
 
 
 def resume(run_folder: Path, launcher: str | None = None, session: SessionOptions | None = None) -> RunResult:
@@ -36,45 +30,9 @@ def resume(run_folder: Path, launcher: str | None = None, session: SessionOption
         return result_of(run_folder, plan)
     stages = [stage.name for stage in plan.stages]
     checkpoint = newest(run_folder, stages)
-    _cut_back(run_folder, plan, checkpoint)
+    stage = stages[0] if checkpoint is None else checkpoint.state.stage
+    cut_logs(run_folder, plan, stage, checkpoint)
     chosen = file.launcher if launcher in (None, AUTO) else choose(plan, launcher)
     file = structs.replace(file, launcher=chosen, resumed=file.resumed + 1)
-    first = 0 if checkpoint is None else stages.index(checkpoint.state.stage)
-    Session(plan, run_folder, file, session or SessionOptions()).run(first, start_of(checkpoint))
+    Session(plan, run_folder, file, session or SessionOptions()).run(stages.index(stage), start_of(checkpoint))
     return result_of(run_folder, plan)
-
-
-def start_of(checkpoint: Checkpoint | None) -> StartPoint:
-    if checkpoint is None:
-        return StartPoint()
-    state, folder = checkpoint.state, checkpoint.folder
-    waiting = {edge: _waiting(checkpoint, edge) for edge in state.waiting}
-    republish = {
-        edge
-        for edge, versions in waiting.items()
-        if versions[-1] and (edge in state.fresh or versions != state.waiting[edge])
-    }
-    return StartPoint(state.step, state.cursors, waiting, frozenset(republish), folder)
-
-
-def _waiting(checkpoint: Checkpoint, edge: str) -> tuple[int, ...]:
-    """The versions that waited on an edge, if the checkpoint has their weights; else its own weights in their place."""
-    waiting, newest_version = checkpoint.state.waiting[edge], checkpoint.state.waiting[edge][-1]
-    needed = set(waiting) - {0} - ({newest_version} if edge in checkpoint.state.fresh else set())
-    if all(weights_file(checkpoint.folder, edge, version).exists() for version in needed):
-        return waiting
-    return (newest_version,) * len(waiting)
-
-
-def _cut_back(run_folder: Path, plan: Plan, checkpoint: Checkpoint | None) -> None:
-    """Cut the logs back to the checkpoint, and see that they are the ones it belongs to."""
-    stages = [stage.name for stage in plan.stages]
-    stage, step = (stages[0], 0) if checkpoint is None else (checkpoint.state.stage, checkpoint.state.step)
-    if checkpoint is not None and checkpoint.state.plan != hashlib.sha256((run_folder / PLAN).read_bytes()).hexdigest():
-        raise FlowError(diagnose("FR0908", path=run_folder / PLAN, reason="it has changed since the checkpoint"))
-    for name in (METRICS, SAMPLES, LEDGER):
-        cut_back(run_folder / name, stages, stage, step)
-    expected = START if checkpoint is None else checkpoint.state.ledger
-    if digest_of(run_folder / LEDGER) != expected:
-        reason = f"its lines up to step {step} of stage `{stage}` are not those of the checkpoint"
-        raise FlowError(diagnose("FR0908", path=run_folder / LEDGER, reason=reason))

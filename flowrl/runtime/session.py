@@ -10,7 +10,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +27,23 @@ from flowrl.runtime.checkpoint import Checkpoint, Checkpoints, newest
 from flowrl.runtime.driver import Driver, DriverSetup, End
 from flowrl.runtime.events import loggers_of
 from flowrl.runtime.export import export_role
-from flowrl.runtime.faults import cannot_write, with_note
+from flowrl.runtime.faults import cannot_write, span_of_role, with_note
 from flowrl.runtime.gate import leaves_stage, require_passed
 from flowrl.runtime.interrupts import Abandoned, InterruptError, Interrupts
-from flowrl.runtime.jsonl import read_lines
+from flowrl.runtime.jsonl import JsonLines, read_lines
 from flowrl.runtime.launchers.choose import available_threads, make_launcher
-from flowrl.runtime.launchers.contract import Launcher
-from flowrl.runtime.logs import METRICS, RunLogs
+from flowrl.runtime.launchers.contract import Launcher, RankLostError
+from flowrl.runtime.logs import FAULTS, METRICS, RunLogs
 from flowrl.runtime.progress import progress_view
+from flowrl.runtime.recovery import REPLACEMENTS, Loss, Losses, RollBackError, made_anew
+from flowrl.runtime.restart import cut_logs, start_of
 from flowrl.runtime.runfile import PLAN, TRACE, RunFile, RunStatus, owned, write_run_file
-from flowrl.runtime.setups import model_folders, trained_model_folder
+from flowrl.runtime.setups import HOST, model_folders, trained_model_folder
 from flowrl.runtime.state import StartPoint
 from flowrl.runtime.steps import StepReport
 
 MakeLauncher = Callable[[str, int], Launcher]
+HUNG_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,10 @@ class SessionOptions:
     """Of an inline run; None: the cores that this process may use."""
     stall_seconds: float = 1800.0
     """A run in which nothing completes for so long is ended."""
+    replacements: int = REPLACEMENTS
+    """Times that ranks of one role may be lost with no new whole step in between; 0: the first one ends the run."""
+    hung_seconds: float = HUNG_SECONDS
+    """A rank on Ray whose process does not answer for so long counts as dead."""
     make_launcher: MakeLauncher = make_launcher
 
 
@@ -69,6 +76,9 @@ class Session:
         self._spans: list[TraceSpan] = []
         self._logs: RunLogs | None = None
         self._has_begun = False
+        self._losses = Losses(most=options.replacements)
+        self._lost_since = 0
+        """Ranks that were lost since the last report of a step."""
 
     def run(self, first_stage: int, start: StartPoint) -> None:
         """Run the stages from `first_stage` on. Raises InterruptError after a signal, FlowError for a failure; run.json
@@ -132,11 +142,7 @@ class Session:
                 model_folders(self._plan, stage, self._run_folder)
                 launcher.start(self._plan, stage, self._run_folder, start.folder)
             self._has_begun = True
-            driver = Driver(stage, self._driver_setup(stage, launcher), start)
-            try:
-                end = driver.run()
-            finally:
-                spans.extend(driver.spans)
+            end = self._attempts(stage, launcher, start, spans)
         finally:
             self._interrupts.settled()
             self._spans.extend(self._of_stage(stage, span) for span in spans)
@@ -144,6 +150,66 @@ class Session:
             self._logs.close_loggers()
         if end is End.INTERRUPTED:
             raise self._interrupted()
+
+    def _attempts(self, stage: StagePlan, launcher: Launcher, start: StartPoint, spans: list[TraceSpan]) -> End:
+        """Run the stage; where it has lost what only a checkpoint has, once more from its newest one."""
+        while True:
+            driver = Driver(stage, self._driver_setup(stage, launcher), start)
+            try:
+                return driver.run()
+            except RollBackError as lost:
+                if self._interrupts.asked is not None:
+                    raise lost.error from lost
+                start = self._roll_back(stage, launcher, driver, lost)
+            finally:
+                spans.extend(driver.spans)
+
+    def _roll_back(self, stage: StagePlan, launcher: Launcher, driver: Driver, lost: RollBackError) -> StartPoint:
+        """Logs, ranks and weights as they were at the stage's newest checkpoint, or at its start."""
+        began, checkpoint = time.monotonic(), newest(self._run_folder, [stage.name])
+        start = start_of(checkpoint)
+        loss = structs.replace(lost.loss, rolled_back_to=start.step)
+        self._losses.add(loss, span_of_role(stage, loss.role), lost.error)
+        self._reopen_logs(stage, checkpoint)
+        initial = {edge for edge in driver.edges if start.waiting.get(edge, (0,))[0] == 0}
+        anew = made_anew(stage, driver.tracks, driver.flying, initial)
+        while True:
+            try:
+                with self._interrupts.abandonable():
+                    launcher.rewind(start.folder, anew)
+                break
+            except RankLostError as again:
+                died = structs.replace(loss, rank=again.lost.rank, reason=again.lost.reason)
+                self._losses.add(died, span_of_role(stage, loss.role), again)
+        self._on_loss(stage, structs.replace(loss, seconds=time.monotonic() - began))
+        self._set(step=start.step)
+        return start
+
+    def _reopen_logs(self, stage: StagePlan, checkpoint: Checkpoint | None) -> None:
+        assert self._logs is not None
+        self._logs.close()
+        cut_logs(self._run_folder, self._plan, stage.name, checkpoint)
+        self._logs = RunLogs(self._run_folder)
+        first = 1 if checkpoint is None else checkpoint.state.step + 1
+        self._logs.loggers = loggers_of(stage, self._run_folder, first)
+
+    def _on_loss(self, stage: StagePlan, loss: Loss) -> None:
+        """Tell of a rank that was lost and is there again: progress, faults.jsonl, trace.json, the next step's line."""
+        self._lost_since += 1
+        self._progress.lost(loss)
+        pool = next((pool.name for pool in stage.pools for entry in pool.roles if entry.role == loss.role), HOST)
+        span = TraceSpan(
+            instruction=f"replace {loss.role}",
+            pool=pool,
+            role=loss.role,
+            step=loss.step,
+            start_seconds=time.monotonic() - self._began - loss.seconds,
+            seconds=loss.seconds,
+        )
+        self._spans.append(self._of_stage(stage, span))
+        lines = JsonLines(self._run_folder / FAULTS)
+        lines.add([msgspec.to_builtins(loss)])
+        lines.close()
 
     def _driver_setup(self, stage: StagePlan, launcher: Launcher) -> DriverSetup:
         return DriverSetup(
@@ -153,12 +219,15 @@ class Session:
             interrupts=self._interrupts,
             on_step=lambda report: self._on_step(stage, report),
             seal=self._seal,
+            losses=self._losses,
+            on_loss=lambda loss: self._on_loss(stage, loss),
             stall_seconds=self._options.stall_seconds,
             began_seconds=self._began,
         )
 
     def _on_step(self, stage: StagePlan, report: StepReport) -> bool:
         assert self._logs is not None
+        report, self._lost_since = replace(report, lost=self._lost_since), 0
         self._logs.write(report)
         self._progress.step(report)
         self._set(step=min(report.step, stage.run.steps))

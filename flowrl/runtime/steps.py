@@ -28,6 +28,8 @@ class StepReport:
     """Samples that the step trained on."""
     ledger: tuple[LedgerEntry, ...]
     sample_lines: tuple[Line, ...]
+    lost: int = 0
+    """Ranks that were lost and made anew since the step before was whole."""
 
     @property
     def tokens_per_second(self) -> float:

@@ -42,9 +42,9 @@ class RoleWorker:
         """For a data role: rows `start` … of the data set's endless order; None: one epoch from there."""
         return Result(self._method("rows")(start, count), {})
 
-    def open(self, call: Call, sources: Sequence[Source], ids: IntArray | None) -> None:
-        """Begin a session of the op on rows `ids`."""
-        self._session = Session(self._rank, call, assemble(sources, ids))
+    def open(self, call: Call, sources: Sequence[Source], ids: IntArray | None, given: IntArray | None = None) -> None:
+        """Begin a session of the op on rows `ids`; one that is opened again has rows that it need not give any more."""
+        self._session = Session(self._rank, call, assemble(sources, ids), given)
 
     def take(self, number: int, parts: int, by_prompt: bool) -> Result:
         """The session's rows that are done next, as take `number` (from 1) of `parts`."""

@@ -115,4 +115,13 @@ CODES: tuple[Code, ...] = (
         "`correction`",
         exit_code=5,
     ),
+    Code(
+        id="FR0920",
+        headline="ranks are lost faster than steps complete",
+        label="`{role}` was lost more than {times} times after step {step} of stage `{stage}`",
+        why="a rank that is lost is replaced, but not without end: each time, where it was and why it ended:",
+        help="look for what ends it: the kernel's log (`dmesg`) for memory, Ray's logs for its last words; allow more "
+        "with `--replacements N`",
+        exit_code=5,
+    ),
 )

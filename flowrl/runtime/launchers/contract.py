@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from flowrl.backends.batch import Batch, IntArray
 from flowrl.backends.contract import Metrics
+from flowrl.diag.diagnostic import Diagnostic, FlowError
 from flowrl.execution.contract import Firing
 from flowrl.plan.plan import Plan, StagePlan
 
 
-@dataclass(frozen=True, slots=True)
 @dataclass(frozen=True, slots=True)
 class Versions:
     """Of rows, one each: the weight version of the oldest and of the newest token that the policy wrote."""
@@ -22,6 +22,7 @@ class Versions:
     newest: IntArray
 
 
+@dataclass(frozen=True, slots=True)
 class Part:
     """Rows that one rank made: a handle (a Batch inline, an object reference on Ray) and what the driver must know."""
 
@@ -31,11 +32,11 @@ class Part:
     token_lengths: IntArray | None = None
     """Tokens of each row, for balancing; None for rows without token fields."""
     nbytes: int = 0
-
     versions: Versions | None = None
     """Of rows whose tokens are tagged with weight versions: those that a generator made."""
     tokens_by_version: Mapping[int, int] = field(default_factory=dict[int, int])
     """Tokens that the policy wrote under each version."""
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -79,6 +80,30 @@ class Work:
     """For save: weights edges that leave the role → versions that still wait on them and are not the role's weights of
     now. A launcher that can writes them to checkpoint.weights_file, and has them again when it restores; without them
     a resumed run starts with fresher weights."""
+    given: IntArray | None = None
+    """For open, of a session that is opened again: ids of the rows that earlier takes have given."""
+    again: bool = False
+    """Whether it only brings a rank that was made anew to where the one before it stood: what it gives was taken in
+    before."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostRank:
+    """A rank whose process is gone or has stopped answering, or whose host is gone."""
+
+    role: str
+    rank: int | None
+    reason: str
+    with_host: bool = False
+    """Whether its host is gone, or rows that lay on one: nothing of the role can be made anew where it was."""
+
+
+class RankLostError(FlowError):
+    """FR0955 or FR0957: the end of a rank, or one that does not come up."""
+
+    def __init__(self, diagnostics: Diagnostic | Iterable[Diagnostic], lost: LostRank | None = None) -> None:
+        super().__init__(diagnostics)
+        self.lost = lost or LostRank("", None, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +116,8 @@ class Completion:
     seconds: float = 0.0
     error: BaseException | None = None
     """A FlowError where the cause is known, else the exception of the rank."""
+    lost: LostRank | None = None
+    """The rank whose end is the error: FR0955."""
 
 
 class Launcher(Protocol):
@@ -108,6 +135,17 @@ class Launcher(Protocol):
 
     def peek(self, part: Part, fields: Sequence[str], ids: Sequence[int]) -> Batch:
         """Some columns of the rows of `part` that have one of `ids`, for samples.jsonl: never more than a handful."""
+        ...
+
+    def revive(self, role: str) -> None:
+        """Make all ranks of `role`, which keeps no state, anew where they were, as `start` does, and its weights
+        edges. What was under way is forgotten: the driver submits it again. Raises RankLostError if one dies at its
+        start or does not come up."""
+        ...
+
+    def rewind(self, restore: Path | None, anew: Collection[str]) -> None:
+        """Bring everything to where `start` with `restore` would, forgetting what is under way: roles that keep state,
+        roles in `anew` and those that have lost a rank are made anew, the others live on and may hold any weights."""
         ...
 
     def close(self) -> None:

@@ -6,7 +6,8 @@ Several pools and any placement are allowed; they take turns here. Weights trave
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -38,8 +39,10 @@ class InlineLauncher:
         self._workers: dict[str, RoleWorker] = {}
         self._buffers: dict[str, tuple[LocalBuffer, tuple[TensorSpec, ...]]] = {}
         self._completed: list[Completion] = []
+        self._started: tuple[Plan, StagePlan, Path] | None = None
 
     def start(self, plan: Plan, stage: StagePlan, run_folder: Path, restore: Path | None) -> None:
+        self._started = (plan, stage, run_folder)
         setups = role_setups(plan, stage, model_folders(plan, stage, run_folder), self._threads)
         _require_one_rank(stage, setups)
         self._stage = stage
@@ -67,6 +70,19 @@ class InlineLauncher:
 
     def peek(self, part: Part, fields: Sequence[str], ids: Sequence[int]) -> Batch:
         return rows_with(part.handle, fields, ids)
+
+    def revive(self, role: str) -> None:
+        """For tests, whose ranks may be lost: ours share this process."""
+        former = self._workers[role]
+        with suppress(Exception):
+            former.close()
+        self._workers[role] = RoleWorker(former.setup, self._make_rank)
+
+    def rewind(self, restore: Path | None, anew: Collection[str]) -> None:
+        started = self._started
+        assert started is not None
+        self.close()
+        self.start(*started, restore)
 
     def close(self) -> None:
         workers, self._workers = self._workers, {}
@@ -102,7 +118,8 @@ class InlineLauncher:
 
     def _open(self, worker: RoleWorker, work: Work) -> Outcome:
         assert self._stage is not None
-        worker.open(call_of(self._stage, work), _sources(work), None if work.rank_ids is None else work.rank_ids[0])
+        ids = None if work.rank_ids is None else work.rank_ids[0]
+        worker.open(call_of(self._stage, work), _sources(work), ids, work.given)
         return (), {}
 
     def _send(self, worker: RoleWorker, work: Work) -> Outcome:
