@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from flowrl.graph.algorithms import reachable
 from flowrl.graph.graph import EdgeKind, Graph, Kind, Op
 from flowrl.graph.interactions import interactions
-from flowrl.graph.params import FilterParams, GenerateParams, UpdateParams
+from flowrl.graph.params import GenerateParams, UpdateParams
 from flowrl.graph.rows import rows_of
 from flowrl.graph.types import Granularity
 from flowrl.program.program import MOVES, Instruction, InstructionKind, Rows, Stream
@@ -63,9 +63,7 @@ class Known:
             return False
         if op.role in self.on_devices and not self.reads_on_devices:
             return False
-        if self.graph.role(op.role).kind is Kind.DATA or isinstance(op.params, GenerateParams):
-            return False
-        if isinstance(op.params, FilterParams) and op.params.action == "drop":
+        if self.graph.role(op.role).kind in (Kind.DATA, Kind.FILTER) or isinstance(op.params, GenerateParams):
             return False
         if rows_of(self.graph).space(op) != frozenset({session.id}):
             return False
@@ -79,12 +77,19 @@ class Known:
         return elsewhere and whole and bool(made) and made <= parts
 
     def goes_on(self, op: Op) -> bool:
-        """Partial rollouts of a generator that stays and does nothing else."""
-        alone = sum(each.role == op.role for each in self.graph.ops) == 1
+        """Partial rollouts of a generator that stays and does nothing else, of prompts that nobody else works on: which
+        of them a step takes is known when it has taken them."""
+        rows = rows_of(self.graph)
+        sets = rows.data_sets(op)
+        shared = any(rows.space(each) != frozenset({op.id}) for each in self.graph.ops if self._works_on(each, sets))
+        alone = not shared and sum(each.role == op.role for each in self.graph.ops) == 1
         receives = any(
             i.role == op.role and i.kind is InstructionKind.RECEIVE_WEIGHTS for own in self.runs.values() for i in own
         )
         return self.graph.schedule.partial_rollout and alone and receives and op.role not in self.moving
+
+    def _works_on(self, op: Op, sets: Collection[str]) -> bool:
+        return op.id not in sets and bool(rows_of(self.graph).data_sets(op) & sets)
 
     def updates(self, session: Op) -> tuple[Op, ...]:
         """Those that train on what the session makes, and perhaps on more."""
@@ -107,8 +112,8 @@ class Known:
         minibatches = firings // (op.params.epochs if isinstance(op.params, UpdateParams) else 1)
         if minibatches == 1:
             return "one minibatch is the whole step"
-        if rows_of(self.graph).filters(op) or self.graph.schedule.when_stale == "drop":
-            return "how many prompts are left is known when all are done"
+        if rows_of(self.graph).governing(op) or self.graph.schedule.when_stale == "drop":
+            return "which rows are left is known when all are done"
         if minibatches % len(parts) and len(parts) % minibatches:
             return f"{minibatches} minibatches and {len(parts)} parts do not share their borders"
         return None

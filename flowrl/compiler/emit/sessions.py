@@ -79,7 +79,7 @@ def with_sessions(
 ) -> Wired:
     """The program with its sessions; as it is where no op could use a part. `in_turn`: where several ops of a lane run
     part by part, each part goes through all of them before the next one."""
-    found = _sessions(graph, streams, parts) if parts.takes > 1 else []
+    found = _sessions(graph, streams, parts) if parts.takes > 1 or graph.schedule.partial_rollout else []
     if not found:
         return tuple(streams), tuple(channels)
     cut = _cut(streams, found)
@@ -109,7 +109,7 @@ def _sessions(graph: Graph, streams: Sequence[Stream], asked: Parts) -> list[_Se
     taken: set[str] = set()
     for op in graph.ops:
         parts = _parts(known.prompts(op.id), min(asked.takes, MOST_TAKES)) if known.may_open(op) else ()
-        session = _session(known, op, parts, taken, asked.updates) if len(parts) > 1 else None
+        session = _session(known, op, parts, taken, asked.updates) if parts else None
         if session is not None:
             taken |= {op.id, *session.readers}
             found.append(session)
@@ -118,14 +118,17 @@ def _sessions(graph: Graph, streams: Sequence[Stream], asked: Parts) -> list[_Se
 
 def _session(known: Known, op: Op, parts: tuple[Rows, ...], taken: set[str], updates: bool) -> _Session | None:
     """Of samples, if somebody reads samples; of whole prompts, if somebody reads groups. With `updates` the first of
-    both in which an update begins early, if there is one."""
+    both in which an update begins early, if there is one. One that goes on is a session whoever reads it."""
+    goes_on = known.goes_on(op)
+    if len(parts) == 1:
+        return _Session(op.id, parts, (), goes_on) if goes_on else None
     each_way = [known.readers(op, taken, most) for most in (Granularity.SAMPLE, Granularity.GROUP)]
     for readers in each_way if updates else ():
         early = tuple(each.id for each in known.updates(op) if known.waits(each, op, parts, readers) is None)
         if early:
-            return _Session(op.id, parts, readers, known.goes_on(op), early)
+            return _Session(op.id, parts, readers, goes_on, early)
     readers = next(filter(None, each_way), ())
-    return _Session(op.id, parts, readers, known.goes_on(op)) if readers else None
+    return _Session(op.id, parts, readers, goes_on) if readers or goes_on else None
 
 
 def _cut(streams: Sequence[Stream], sessions: Sequence[_Session]) -> _Cut:
