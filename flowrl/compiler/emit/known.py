@@ -88,7 +88,7 @@ class Known:
         )
         return self.graph.schedule.partial_rollout and alone and receives and op.role not in self.moving
 
-    def _works_on(self, op: Op, sets: Collection[str]) -> bool:
+    def _works_on(self, op: Op, sets: frozenset[str]) -> bool:
         return op.id not in sets and bool(rows_of(self.graph).data_sets(op) & sets)
 
     def updates(self, session: Op) -> tuple[Op, ...]:
