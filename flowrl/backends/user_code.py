@@ -6,7 +6,6 @@ Only the runtime comes here: checking and planning read the file's syntax and ru
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import importlib.util
 import inspect
@@ -14,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
@@ -27,13 +27,26 @@ BUILTIN_PREFIX = "flowrl:"
 BUILTINS = "flowrl.backends.rewards.builtin"
 
 
-class UserCodeError(Exception):
-    """A user's function raised or ran out of time; `told` says so in one line. The caller names role and row."""
+class Fault(StrEnum):
+    """What went wrong in a user's function."""
 
-    def __init__(self, told: str, *, timed_out: bool = False) -> None:
+    RAISED = "raised"
+    SLOW = "slow"
+    ENDED = "ended"
+    """Its process has ended."""
+    MEMORY = "memory"
+    """Its process held more than its share."""
+
+
+class UserCodeError(Exception):
+    """A user's function failed; `told` says how in one line, `printed` what it printed last. The caller names role and
+    row."""
+
+    def __init__(self, told: str, fault: Fault = Fault.RAISED, printed: str = "") -> None:
         super().__init__(told)
         self.told = told
-        self.timed_out = timed_out
+        self.fault = fault
+        self.printed = printed
 
 
 def load_function(name: str, folder: Path, span: Span | None = None) -> Callable[..., Any]:
@@ -54,7 +67,8 @@ def load_function(name: str, folder: Path, span: Span | None = None) -> Callable
 def call_function(function: Callable[..., Any], timeout_seconds: float | None, **arguments: object) -> Any:
     """Call the function, awaiting it if it is async. Raises UserCodeError if it raises or takes too long.
 
-    A plain function that takes too long is left behind in its thread: Python has no way to end it.
+    A plain function that takes too long is left behind in its thread: Python has no way to end it. Rewards run in a
+    process of their own (user_process), which can be ended.
     """
     if timeout_seconds is None and not _in_event_loop():
         return _call(function, arguments)
@@ -71,7 +85,7 @@ def call_function(function: Callable[..., Any], timeout_seconds: float | None, *
     thread.start()
     thread.join(timeout_seconds)
     if thread.is_alive():
-        raise UserCodeError(f"not done after {timeout_seconds:g} s", timed_out=True)
+        raise UserCodeError(f"not done after {timeout_seconds:g} s", Fault.SLOW)
     if failure:
         raise failure[0]
     return outcome[0]
@@ -97,13 +111,17 @@ _files: dict[Path, ModuleType] = {}
 def _call(function: Callable[..., Any], arguments: dict[str, object]) -> Any:
     try:
         value = function(**arguments)
-        return asyncio.run(_await(value)) if inspect.isawaitable(value) else value
+        return _awaited(value) if inspect.isawaitable(value) else value
     except (Exception, SystemExit) as error:  # not what interrupts the run
         raise UserCodeError(told(error)) from error
 
 
 def _in_event_loop() -> bool:
     """Whether this thread already runs a loop (an async worker): another one cannot start in it."""
+    if "asyncio" not in sys.modules:  # which takes as long to import as all else here
+        return False
+    import asyncio
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -111,8 +129,13 @@ def _in_event_loop() -> bool:
     return True
 
 
-async def _await(value: Any) -> Any:
-    return await value
+def _awaited(value: Any) -> Any:
+    import asyncio
+
+    async def wait() -> Any:
+        return await value
+
+    return asyncio.run(wait())
 
 
 def _load(place: str, folder: Path, name: str, span: Span | None) -> ModuleType:

@@ -16,7 +16,7 @@ def local_cluster() -> Cluster:
     """One node of `cpu` slots, one a core that this process may use. Its memory is that of the whole machine: slots
     share it, so each device's `memory_bytes` is the node's (placement divides it among the slots in use)."""
     card = DEVICE_CARDS["cpu"]
-    memory_bytes = _memory_bytes() or card.node_memory_bytes
+    memory_bytes = machine_memory_bytes() or card.node_memory_bytes
     device = msgspec.structs.replace(card.device, memory_bytes=memory_bytes)
     group = msgspec.structs.replace(
         node_group(card, "nodes", 1, _cores()), device=device, host_memory_bytes=memory_bytes
@@ -30,7 +30,7 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _memory_bytes() -> int | None:
+def machine_memory_bytes() -> int | None:
     """Physical memory, or the limit of the control group this process lives in if that is lower."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from flowrl.backends.user_code import UserCodeError, call_function, load_function
+from flowrl.backends.user_code import Fault, UserCodeError, call_function, load_function
 from flowrl.diag.diagnostic import FlowError
 from flowrl.diag.span import Span
 from tests.backends.placed import FUNCTION, placed
@@ -79,7 +79,7 @@ def test_what_it_raises_is_told_with_the_users_line(folder: Path) -> None:
 def test_too_slow() -> None:
     with pytest.raises(UserCodeError) as caught:
         call_function(lambda: time.sleep(1), 0.02)
-    assert caught.value.timed_out
+    assert caught.value.fault is Fault.SLOW
 
 
 @pytest.mark.parametrize(

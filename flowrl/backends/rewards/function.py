@@ -1,37 +1,50 @@
 """The reward backend `function`: a user's function on lists of columns. Runs in the host pool, without torch.
 
 The function is called with one list for each slot it reads and with the role's `args`; it returns one finite number for
-each row, or a mapping with such a list under `rewards`. What goes wrong is told by function, row and the exception's
-last line; `on_error` says what then: `abort` ends the run, `default` scores 0, `drop` takes the whole group away.
+each row, or a mapping with such a list under `rewards`. It runs in a process of its own (user_process), so that one
+that hangs, crashes or takes all memory ends that process and not the run. What goes wrong is told by function, row and
+the exception's last line; `on_error` says what then: `abort` ends the run, `default` scores 0, `drop` takes the whole
+group away.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Sized
-from typing import Any, cast
+import bdb
+import sys
 
 import numpy as np
 import numpy.typing as npt
 
 from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, Column, Ragged
 from flowrl.backends.contract import Call, RankSetup, Result
-from flowrl.backends.user_code import UserCodeError, call_function, load_function
+from flowrl.backends.user_code import BUILTIN_PREFIX, Fault, UserCodeError
+from flowrl.backends.user_process.here import Here
+from flowrl.backends.user_process.messages import Packed, Scored
+from flowrl.backends.user_process.process import Limits, UserProcess, printed_note, share_of_memory
 from flowrl.diag.diagnostic import Diagnostic, FlowError, InternalError, diagnose
 from flowrl.diag.span import Span
 from flowrl.graph.graph import Op
 from flowrl.graph.params import ScoreParams
 
 ABORT, DEFAULT = "abort", "default"
+STARTS = 10
+"""Times that a function may end its process in one call of the op before the rows not tried are given up: so many find
+one row of 1,024 that it ends with."""
 
 
 class FunctionReward:
-    """One rank; it keeps nothing but the loaded functions."""
+    """One rank; it keeps the processes of its functions."""
 
     def __init__(self, setup: RankSetup) -> None:
         self._setup = setup
-        for op in setup.ops:  # a function that is not there shall be told before the first step
-            if isinstance(op.params, ScoreParams) and op.params.function is not None:
-                load_function(op.params.function, setup.folder, _place(op))
+        self._functions: dict[str, UserProcess | Here] = {}
+        try:
+            for op in setup.ops:  # a function that is not there shall be told before the first step
+                if isinstance(op.params, ScoreParams) and op.params.function is not None:
+                    self._function(op.params.function, _place(op))
+        except BaseException:
+            self.close()
+            raise
 
     def call(self, call: Call, batch: Batch) -> Result:
         """score: any columns → `rewards` float32 [rows]."""
@@ -39,14 +52,34 @@ class FunctionReward:
         if call.op.method != "score" or not isinstance(params, ScoreParams) or params.function is None:
             raise InternalError(f"a reward function has no op {call.op.id}")
         span = _place(call.op)
-        scorer = _Scorer(params, load_function(params.function, self._setup.folder, span), span)
-        rewards, fault = scorer.score(batch)
-        if fault is not None and self._setup.role.on_error == ABORT:
+        function = self._function(params.function, span)
+        before = function.restarts
+        on_error = self._setup.role.on_error
+        rewards, fault = _Scorer(params, function, span, first_only=on_error == ABORT).score(batch)
+        if fault is not None and on_error == ABORT:
             raise FlowError(fault)
-        return _result(batch, rewards, self._setup.role.on_error)
+        return _result(batch, rewards, on_error, function.restarts - before)
 
     def close(self) -> None:
-        """Nothing to end."""
+        functions, self._functions = self._functions, {}
+        for function in functions.values():
+            function.close()
+
+    def _function(self, name: str, span: Span | None) -> UserProcess | Here:
+        if name not in self._functions:
+            self._functions[name] = self._start(name, span)
+        return self._functions[name]
+
+    def _start(self, name: str, span: Span | None) -> UserProcess | Here:
+        if name.startswith(BUILTIN_PREFIX) or _is_debugged():
+            return Here(name, self._setup.folder, span)
+        limits = Limits(share_of_memory(self._setup.world_size), self._setup.threads)
+        return UserProcess(name, self._setup.folder, span, limits)
+
+
+def _is_debugged() -> bool:
+    """Whether a debugger looks at this process: its breakpoints are here, so the function must be too."""
+    return "pydevd" in sys.modules or isinstance(getattr(sys.gettrace(), "__self__", None), bdb.Bdb)
 
 
 def _place(op: Op) -> Span | None:
@@ -54,75 +87,81 @@ def _place(op: Op) -> Span | None:
     return op.spans.get("function", op.span)
 
 
-class _Scorer:
-    """One call of the function on one batch."""
+Rewards = tuple[npt.NDArray[np.float32], Diagnostic | None]
+"""Of each row, NaN where there is none, and what went wrong first."""
 
-    def __init__(self, params: ScoreParams, function: Callable[..., Any], span: Span | None) -> None:
+
+class _Scorer:
+    """One call of the op on one batch. `first_only`: no row is tried after one that failed."""
+
+    def __init__(
+        self, params: ScoreParams, function: UserProcess | Here, span: Span | None, *, first_only: bool
+    ) -> None:
         self._params = params
         self._function = function
         self._span = span
         self._name = f"{params.function}"
+        self._first_only = first_only
+        self._starts = STARTS
 
-    def score(self, batch: Batch) -> tuple[npt.NDArray[np.float32], Diagnostic | None]:
-        """Rewards, NaN where there is none, and what went wrong first."""
-        if not len(batch):
-            return np.zeros(0, dtype=np.float32), None
+    def score(self, batch: Batch) -> Rewards:
+        if not len(batch) or self._starts < 1:
+            return _none(batch), None
         try:
             return self._check(batch, self._run(batch))
         except UserCodeError as error:
-            if error.timed_out:
-                return _none(batch), self._timed_out(batch)
-            return self._row_by_row(batch, error)
+            self._starts -= error.fault is not Fault.RAISED
+            if len(batch) == 1 or error.fault is Fault.SLOW or self._starts < 1:
+                return _none(batch), self._fault(error, batch)
+            return self._row_by_row(batch, error) if error.fault is Fault.RAISED else self._by_halves(batch)
 
-    def _run(self, batch: Batch) -> object:
-        slots = {name: _list(column) for name, column in batch.columns.items()}
-        return call_function(self._function, self._params.timeout_seconds, **slots, **self._params.args)
+    def _run(self, batch: Batch) -> Scored:
+        columns = {name: _packed(column) for name, column in batch.columns.items()}
+        return self._function.call(self._params.timeout_seconds, len(batch), columns, self._params.args)
 
-    def _row_by_row(self, batch: Batch, error: UserCodeError) -> tuple[npt.NDArray[np.float32], Diagnostic]:
+    def _row_by_row(self, batch: Batch, error: UserCodeError) -> Rewards:
         """The function raised on all rows together: find the rows that it raises on alone."""
         rewards = _none(batch)
         fault: Diagnostic | None = None
         for row in range(len(batch)):
-            one = batch.select([row])
-            try:
-                rewards[row : row + 1], wrong = self._check(one, self._run(one))
-            except UserCodeError as alone:
-                wrong = self._raised(alone, _row(batch, row))
+            rewards[row : row + 1], wrong = self.score(batch.select([row]))
             fault = fault or wrong
-        together = f"{len(batch)} rows together, and on none of them alone"
-        return (rewards, fault) if fault else (_none(batch), self._raised(error, together))
+            if fault is not None and self._first_only:
+                break
+        return (rewards, fault) if fault else (_none(batch), self._fault(error, batch))
 
-    def _check(self, batch: Batch, value: object) -> tuple[npt.NDArray[np.float32], Diagnostic | None]:
-        scores = cast("Mapping[str, object]", value).get("rewards") if isinstance(value, Mapping) else value
-        if not _is_list(scores) or len(cast("Sized", scores)) != len(batch):
-            return _none(batch), self._wrong_count(batch, scores)
-        rewards = _none(batch)
-        fault: Diagnostic | None = None
-        for row, score in enumerate(cast("Sequence[object]", scores)):
-            number = _number(score)
-            if number is None:
-                fault = fault or self._no_number(score, _row(batch, row))
-            else:
-                rewards[row] = number
-        return rewards, fault
+    def _by_halves(self, batch: Batch) -> Rewards:
+        """The function ended its process: again with either half. Where both go well it was no row that did it."""
+        middle = len(batch) // 2
+        rewards, fault = self.score(batch.select(range(middle)))
+        if fault is not None and self._first_only:
+            return _none(batch), fault
+        others, wrong = self.score(batch.select(range(middle, len(batch))))
+        return np.concatenate([rewards, others]), fault or wrong
 
-    def _raised(self, error: UserCodeError, row: str) -> Diagnostic:
-        return diagnose("FR0822", self._span, function=self._name, error=error.told, row=row)
+    def _check(self, batch: Batch, scored: Scored) -> Rewards:
+        if scored.miscounted is not None:
+            facts = {"function": self._name, "found": scored.miscounted, "rows": len(batch)}
+            return _none(batch), diagnose("FR0823", self._span, **facts)
+        rewards = np.frombuffer(scored.scores, dtype=np.float64).astype(np.float32)
+        if scored.odd is None:
+            return rewards, None
+        row, found = scored.odd
+        return rewards, diagnose("FR0824", self._span, function=self._name, found=found, row=_row(batch, row))
 
-    def _timed_out(self, batch: Batch) -> Diagnostic:
-        seconds = f"{self._params.timeout_seconds:g}"
-        return diagnose("FR0825", self._span, function=self._name, rows=len(batch), seconds=seconds)
+    def _fault(self, error: UserCodeError, batch: Batch) -> Diagnostic:
+        notes, name = printed_note(error.printed), self._name
+        if error.fault is Fault.SLOW:
+            seconds = f"{self._params.timeout_seconds:g}"
+            return diagnose("FR0825", self._span, notes=notes, function=name, rows=len(batch), seconds=seconds)
+        code = {Fault.RAISED: "FR0822", Fault.ENDED: "FR0826", Fault.MEMORY: "FR0827"}[error.fault]
+        row = _row(batch, 0) if len(batch) == 1 else f"{len(batch)} rows together"
+        if len(batch) > 1 and error.fault is Fault.RAISED:
+            row += ", and on none of them alone"
+        return diagnose(code, self._span, notes=notes, function=name, error=error.told, row=row)
 
-    def _wrong_count(self, batch: Batch, scores: object) -> Diagnostic:
-        count = len(cast("Sized", scores)) if _is_list(scores) else None
-        found = _named(scores) if count is None else f"{count} value{'' if count == 1 else 's'}"
-        return diagnose("FR0823", self._span, function=self._name, found=found, rows=len(batch))
 
-    def _no_number(self, score: object, row: str) -> Diagnostic:
-        return diagnose("FR0824", self._span, function=self._name, found=_named(score), row=row)
-
-
-def _result(batch: Batch, rewards: npt.NDArray[np.float32], on_error: str) -> Result:
+def _result(batch: Batch, rewards: npt.NDArray[np.float32], on_error: str, restarts: int) -> Result:
     """Rewards of the rows that stay: with `drop` a group stays if each of its rows has one."""
     missing = np.isnan(rewards)
     stay = np.ones(len(batch), dtype=np.bool_)
@@ -134,33 +173,26 @@ def _result(batch: Batch, rewards: npt.NDArray[np.float32], on_error: str) -> Re
     metrics = {"rewards": (float(rewards[stay].mean()), rows)} if rows else {}
     if on_error != ABORT:
         metrics["failed"] = (float(missing.mean()) if len(batch) else 0.0, float(len(batch)))
+    if restarts:
+        metrics["restarts"] = (float(restarts), 1.0)
     return Result(Batch(batch.ids[stay], batch.prompt_ids[stay], {"rewards": rewards[stay]}), metrics)
 
 
-def _list(column: Column) -> list[object]:
-    """What the function gets: Python values, one a row; a token field gives a list of lists."""
-    if isinstance(column, Ragged):
-        return [row.tolist() for row in column.rows()]
-    return list(column) if isinstance(column, tuple) else cast("list[object]", column.tolist())
+def _packed(column: Column) -> Packed:
+    """The column as it travels to the function."""
+    if isinstance(column, tuple):
+        return Packed("", values=list(column))
+    flat = column.values if isinstance(column, Ragged) else column
+    kind = flat.dtype.char
+    if flat.ndim > 1 or kind not in FORMATS:
+        rows = [row.tolist() for row in column.rows()] if isinstance(column, Ragged) else column.tolist()
+        return Packed("", values=rows)
+    lengths = column.lengths.astype(np.int64).tobytes() if isinstance(column, Ragged) else None
+    return Packed(kind, flat.tobytes(), lengths)
 
 
-def _is_list(value: object) -> bool:
-    return isinstance(value, list | tuple | np.ndarray) or (hasattr(value, "tolist") and hasattr(value, "__len__"))
-
-
-def _number(score: object) -> float | None:
-    """A finite number, also as a numpy or torch scalar; None for anything else."""
-    if isinstance(score, str | bytes) or score is None:
-        return None
-    try:
-        number = float(cast("Any", score))
-    except (TypeError, ValueError):
-        return None
-    return number if np.isfinite(number) else None
-
-
-def _named(value: object) -> str:
-    return f"a {type(value).__name__}" if isinstance(value, dict | set) else repr(value)[:60]
+FORMATS = "?bBhHiIlLqQfd"
+"""Machine types that memoryview makes Python values of."""
 
 
 def _none(batch: Batch) -> npt.NDArray[np.float32]:

@@ -156,6 +156,28 @@ CODES: tuple[Code, ...] = (
         exit_code=5,
     ),
     Code(
+        id="FR0826",
+        headline="reward function ended its process",
+        label="`{function}` {error} on {row}",
+        why="it runs in a process of its own, which was started again for the other rows",
+        help="mend the function, or write `on_error: default` (score 0) or `on_error: drop` on the role",
+        exit_code=5,
+    ),
+    Code(
+        id="FR0827",
+        headline="reward function held too much memory",
+        label="`{function}` {error} on {row}",
+        why="a quarter of the host's memory, shared by the ranks of the role, is what functions may hold",
+        help="free what it keeps, or write `on_error: default` (score 0) or `on_error: drop` on the role",
+        exit_code=5,
+    ),
+    Code(
+        id="FR0828",
+        headline="file of a function did not come up",
+        label="`{file}` {reason} while it was imported",
+        help="run it by hand: python {file}",
+    ),
+    Code(
         id="FR0830",
         headline="gradient is not finite",
         label="role `{role}`, step {step}: loss {loss}, gradient norm {norm}",

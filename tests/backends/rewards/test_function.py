@@ -1,3 +1,4 @@
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 from flowrl.backends.batch import Batch, Ragged
 from flowrl.backends.contract import Call, RankSetup, Result
 from flowrl.backends.rewards.builtin import overlong
-from flowrl.backends.rewards.function import FunctionReward
+from flowrl.backends.rewards.function import STARTS, FunctionReward
 from flowrl.diag.diagnostic import FlowError
 from flowrl.graph.graph import Kind, Op, Role
 from flowrl.graph.params import ScoreParams
@@ -53,6 +54,38 @@ def sleeps(response):
 
 def masks(loss_mask):
     return [sum(row) for row in loss_mask]
+
+def ends_on_c(response):
+    import os
+    print("scoring", *response)
+    if "c" in response:
+        os._exit(3)
+    return [1.0 for _ in response]
+
+def ends(response):
+    import os
+    os._exit(3)
+
+def hog(response):
+    import time
+    held = []
+    while True:
+        held.append(b"x" * (8 << 20))
+        time.sleep(0.01)
+
+def ends_at_first(response):
+    import os, pathlib
+    flag = pathlib.Path(__file__).with_suffix(".flag")
+    if not flag.exists():
+        flag.touch()
+        os._exit(1)
+    return [1.0 for _ in response]
+
+def waits_on_c(response):
+    import time
+    if "c" in response:
+        time.sleep(60)
+    return [1.0 for _ in response]
 """
 
 
@@ -74,7 +107,12 @@ def score(folder: Path, name: str, rows: Batch | None = None, on_error: str = "a
     op = Op(id="reward.score", role="reward", method="score", granularity=Granularity.SAMPLE, params=given_params)
     role = Role(name="reward", kind=Kind.REWARD, on_error=on_error)
     setup = RankSetup(role=role, model=None, model_folder=None, layout=Layout(), folder=folder, ops=(op,))
-    return FunctionReward(setup).call(Call(op=op, step=1, seed=0), batch() if rows is None else rows)
+    return called(setup, op, batch() if rows is None else rows)
+
+
+def called(setup: RankSetup, op: Op, rows: Batch) -> Result:
+    with closing(FunctionReward(setup)) as reward:
+        return reward.call(Call(op=op, step=1, seed=0), rows)
 
 
 def test_lists_in_and_a_list_out(folder: Path) -> None:
@@ -113,15 +151,20 @@ def test_no_rows(folder: Path) -> None:
         ("nothing", "FR0823", "none"),
         ("odd", "FR0824", ""),
         ("sleeps", "FR0825", ""),
+        ("ends_on_c", "FR0826", ""),
+        ("hog", "FR0827", ""),
     ],
 )
-def test_a_fault_names_function_row_and_cause(folder: Path, name: str, code: str, case: str, told: Told) -> None:
+def test_a_fault_names_function_row_and_cause(
+    folder: Path, name: str, code: str, case: str, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowrl.backends.rewards.function.share_of_memory", lambda ranks: ranks << 27)
     written = f'function: "r.py:{name}"' + (", timeout_seconds: 0.05" if name == "sleeps" else "")
     graph = placed(folder, {REWARD: f"reward: {{{written}}}"})
     op, role = graph.op("reward.score"), graph.role("reward")
     setup = RankSetup(role=role, model=None, model_folder=None, layout=Layout(), folder=folder, ops=(op,))
     with pytest.raises(FlowError) as caught:
-        FunctionReward(setup).call(Call(op=op, step=1, seed=0), batch())
+        called(setup, op, batch())
     told(caught.value, code, case)
     assert caught.value.diagnostics[0].exit_code == 5
 
@@ -141,6 +184,51 @@ def test_on_error_drop_takes_the_group(folder: Path) -> None:
     everything = score(folder, "nothing", on_error="drop")
     assert everything.batch is not None
     assert len(everything.batch) == 0
+
+
+def test_a_row_that_ends_the_process_is_found(folder: Path) -> None:
+    result = score(folder, "ends_on_c", on_error="default")
+    assert result.batch is not None
+    assert result.batch.array("rewards").tolist() == [1.0, 1.0, 0.0, 1.0]
+    assert result.metrics["failed"] == (0.25, 4.0)
+    assert result.metrics["restarts"] == (3.0, 1.0)  # after 4 rows, after 2, after the row itself
+
+
+def test_a_process_that_ends_once_costs_no_row(folder: Path) -> None:
+    result = score(folder, "ends_at_first")
+    assert result.metrics == {"rewards": (1.0, 4.0), "restarts": (1.0, 1.0)}
+
+
+def test_one_that_always_ends_its_process_is_given_up(folder: Path) -> None:
+    many = np.arange(64, dtype=np.int64)
+    rows = Batch(many << 16, many, {"response": ("a",) * 64})
+    result = score(folder, "ends", rows, on_error="drop")
+    assert result.batch is not None
+    assert len(result.batch) == 0
+    assert result.metrics["restarts"][0] <= STARTS
+
+
+def test_one_that_waits_is_ended_and_its_rows_fall_to_the_policy(folder: Path) -> None:
+    result = score(folder, "waits_on_c", on_error="default", timeout_seconds=0.3)
+    assert result.metrics["failed"] == (1.0, 4.0)
+
+
+@pytest.mark.parametrize("text", ["import os\nos._exit(4)\n", "import ctypes\nctypes.string_at(0)\n"])
+def test_a_file_that_ends_its_process(folder: Path, text: str) -> None:
+    (folder / "r.py").write_text(text)
+    with pytest.raises(FlowError) as caught:
+        score(folder, "length")
+    assert caught.value.diagnostics[0].code == "FR0828"
+
+
+def test_the_frame_of_a_file_that_ends_its_process(folder: Path, told: Told) -> None:
+    graph = placed(folder, {REWARD: 'reward: {function: "r.py:length"}'})
+    (folder / "r.py").write_text("import os\nprint('no licence')\nos._exit(4)\n")
+    op, role = graph.op("reward.score"), graph.role("reward")
+    setup = RankSetup(role=role, model=None, model_folder=None, layout=Layout(), folder=folder, ops=(op,))
+    with pytest.raises(FlowError) as caught:
+        FunctionReward(setup)
+    told(caught.value, "FR0828", "")
 
 
 def test_a_missing_function_is_told_when_the_rank_is_made(folder: Path) -> None:
