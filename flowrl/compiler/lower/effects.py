@@ -272,6 +272,8 @@ def _of_schedule(stage: Stage) -> Iterator[Idle]:
     lags = [stage.document.schedule.max_lag, *(edge.max_lag or 0 for edge in stage.document.edges)]
     if not any(lags) and stage.document.schedule.when_stale != "wait":
         yield ("schedule", "when_stale"), "at `max_lag: 0` no sample is stale"
+    if stage.document.schedule.takes == 1 and stage.document.schedule.minibatches != "fixed":
+        yield ("schedule", "minibatches"), "with `takes: 1` all prompts arrive at once"
 
 
 def _of_edges(stage: Stage) -> Iterator[Idle]:

@@ -50,7 +50,7 @@ edges:
   - data.val -> actor_infer.generate@val
   - actor_infer.generate@val -> reward.score@val
 step: {{prompts: 8, samples_per_prompt: 4, updates: 2, refill: {{max_rounds: 2}}}}
-schedule: {{max_lag: 1}}
+schedule: {{max_lag: 1, takes: 2}}
 placement:
   pools:
     train: {{gpus: 2, roles: [actor_train, critic, reference, scored]}}
