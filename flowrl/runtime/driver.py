@@ -208,9 +208,13 @@ class Driver:
         self._tracks.see(completion)
         try:
             self._book.see(completion, trained)
-        except Exception as error:  # the rows that samples.jsonl shows could not be had: their rank has died
+        except Exception as error:  # the rows that samples.jsonl shows could not be had: their host is gone
             failed = replace(completion, error=error)
-            raise failure(self._stage, failed, self._setup.run_folder) from error
+            told = failure(self._stage, failed, self._setup.run_folder)
+            if isinstance(error, RankLostError):
+                lost = replace(error.lost, role=error.lost.role or firing.instruction.role)
+                raise RollBackError(self._loss(completion, lost, 0), told) from error
+            raise told from error
         self.spans.append(self._span(completion))
         self._executor.complete(firing)
 
@@ -227,7 +231,9 @@ class Driver:
                 break
             except RankLostError as died:
                 completion = replace(completion, error=died)
-                lost = replace(died.lost, role=lost.role)
+                lost = replace(died.lost, role=died.lost.role or lost.role)
+            except Exception as fault:
+                raise failure(self._stage, replace(completion, error=fault), self._setup.run_folder) from fault
         for work in (*self._tracks.replay(lost.role, again), *again):
             self._setup.launcher.submit(work)
         self._last_completion = self._setup.clock()

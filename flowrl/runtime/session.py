@@ -43,7 +43,6 @@ from flowrl.runtime.state import StartPoint
 from flowrl.runtime.steps import StepReport
 
 MakeLauncher = Callable[[str, int], Launcher]
-HUNG_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +57,6 @@ class SessionOptions:
     """A run in which nothing completes for so long is ended."""
     replacements: int = REPLACEMENTS
     """Times that ranks of one role may be lost with no new whole step in between; 0: the first one ends the run."""
-    hung_seconds: float = HUNG_SECONDS
-    """A rank on Ray whose process does not answer for so long counts as dead."""
     make_launcher: MakeLauncher = make_launcher
 
 
@@ -180,6 +177,7 @@ class Session:
                 break
             except RankLostError as again:
                 died = structs.replace(loss, rank=again.lost.rank, reason=again.lost.reason)
+                anew |= {again.lost.role or loss.role}
                 self._losses.add(died, span_of_role(stage, loss.role), again)
         self._on_loss(stage, structs.replace(loss, seconds=time.monotonic() - began))
         self._set(step=start.step)

@@ -169,6 +169,12 @@ class SharedBuffer:
         """CRC-32 of the slot's bytes, whatever their state: for tests."""
         return zlib.crc32(self._slot(version % self.slots).data)
 
+    @property
+    def path(self) -> str:
+        """Where a process of this host may open the buffer as long as this one has it open, whatever became of its
+        name."""
+        return f"/proc/{os.getpid()}/fd/{self._file}"
+
     def unlink(self) -> None:
         """Take the name away once every process has opened it: the memory then goes with the last of them, however
         they end."""

@@ -46,6 +46,10 @@ class RoleWorker:
         """Begin a session of the op on rows `ids`; one that is opened again has rows that it need not give any more."""
         self._session = Session(self._rank, call, assemble(sources, ids), given)
 
+    def forget_session(self) -> None:
+        """What is open is of no use any more."""
+        self._session = None
+
     def take(self, number: int, parts: int, by_prompt: bool) -> Result:
         """The session's rows that are done next, as take `number` (from 1) of `parts`."""
         if self._session is None:

@@ -59,11 +59,23 @@ def plan_of(pools: tuple[Pool, ...] | None = None, steps: int = 4, **stage: int)
     return make_plan(stage_plan(grpo_graph(), pools or apart(), run))
 
 
-def run_on(plan: Plan, runs: Path, name: str, make_rank: MakeRank = make_fake, stall_seconds: float = 60.0) -> Path:
+def run_on(
+    plan: Plan,
+    runs: Path,
+    name: str,
+    make_rank: MakeRank = make_fake,
+    stall_seconds: float = 60.0,
+    replacements: int = 3,
+    hung_seconds: float = 60.0,
+) -> Path:
     def launcher(kind: str, threads: int) -> Any:
-        return InlineLauncher(1, make_rank) if kind == "inline" else RayLauncher(1, make_rank=make_rank)
+        if kind == "inline":
+            return InlineLauncher(1, make_rank)
+        return RayLauncher(1, make_rank=make_rank, hung_seconds=hung_seconds)
 
-    session = SessionOptions(make_launcher=launcher, progress=False, stall_seconds=stall_seconds)
+    session = SessionOptions(
+        make_launcher=launcher, progress=False, stall_seconds=stall_seconds, replacements=replacements
+    )
     return run(plan, RunOptions(runs=runs, name=name, launcher=name.split("-")[0], session=session)).folder
 
 
@@ -79,6 +91,7 @@ def leftovers() -> list[str]:
 
 
 def raised_by(plan: Plan, runs: Path, make_rank: MakeRank, stall_seconds: float = 60.0) -> FlowError:
+    """What a run says that replaces no rank."""
     with pytest.raises(FlowError) as error:
-        run_on(plan, runs, "ray", make_rank, stall_seconds)
+        run_on(plan, runs, "ray", make_rank, stall_seconds, replacements=0)
     return error.value

@@ -137,14 +137,14 @@ def test_too_few_devices_are_told_before_anything_starts(tmp_path: Path) -> None
 
 
 def test_ranks_that_do_not_come_up_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flowrl.runtime.launchers import ray as launcher
+    from flowrl.runtime.launchers import ray_waits
 
     def make(setup: RankSetup) -> object:
         if setup.role.kind is Kind.GENERATOR:
             time.sleep(60)
         return make_fake(setup)
 
-    monkeypatch.setattr(launcher, "START_SECONDS", 10.0)  # longer than a busy machine takes to start the processes
+    monkeypatch.setattr(ray_waits, "START_SECONDS", 10.0)  # longer than a busy machine takes to start the processes
     told = raised_by(plan_of(), tmp_path, make).diagnostics[0]
     assert told.code == "FR0957"
     assert "from `actor_infer`, rank 0" in str(told.notes)

@@ -22,10 +22,11 @@ from flowrl.plan.plan import Plan, StagePlan
 from flowrl.program.program import InstructionKind
 from flowrl.runtime.faults import failure
 from flowrl.runtime.launchers import ray as launcher
-from flowrl.runtime.launchers import ray_cluster
+from flowrl.runtime.launchers import ray_cluster, ray_waits
 from flowrl.runtime.launchers.contract import Completion, Work
 from flowrl.runtime.launchers.ray import RayLauncher
 from flowrl.runtime.launchers.ray_actor import Outcome
+from flowrl.runtime.launchers.ray_waits import Waits
 from flowrl.runtime.launchers.ray_weights import Ranks, WeightEdges
 from flowrl.runtime.weights import SharedBuffer
 from tests.conftest import Told
@@ -75,7 +76,7 @@ def _firing(stage: StagePlan, kind: InstructionKind, role: str) -> Firing:
 
 def _launcher(stage: StagePlan) -> RayLauncher:
     made = RayLauncher()
-    made._stage = stage
+    made._waits.stage = stage
     return made
 
 
@@ -129,20 +130,20 @@ def test_a_process_that_dies_at_its_start(ray: StandIn, told: Told) -> None:
 
     ray.get = get  # type: ignore[attr-defined]
     with pytest.raises(FlowError) as raised:
-        _launcher(_stage())._ask(["reference"], [("actor_infer", 0)])
+        Waits(_stage()).ask(["reference"], [("actor_infer", 0)])
     told(raised.value, "FR0955", "start", texts=TEXTS)
 
 
 def test_ranks_that_do_not_come_up(ray: StandIn, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(0.0, 700.0)
-    monkeypatch.setattr(launcher, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(ray_waits, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     ray.wait = lambda references, **_: ([], references)
-    made, ranks = _launcher(_stage()), [("actor_train", rank) for rank in range(6)]
+    waits, ranks = Waits(_stage()), [("actor_train", rank) for rank in range(6)]
     with pytest.raises(FlowError) as raised:
-        made._ask([f"reference {rank}" for _, rank in ranks], ranks)
+        waits.ask([f"reference {rank}" for _, rank in ranks], ranks)
     told(raised.value, "FR0957", texts=TEXTS)
     with pytest.raises(FlowError, match="from 2 ranks"):
-        made._ask(["one", "another"])
+        waits.ask(["one", "another"])
 
 
 class Remote:
@@ -155,7 +156,7 @@ class Remote:
         return SimpleNamespace(remote=lambda *given: lambda: self._answers[name](*given))
 
 
-def _ask(references: Sequence[Any]) -> list[Outcome]:
+def _ask(references: Sequence[Any], ranks: object = ()) -> list[Outcome]:
     return [Outcome(0.0, 0.0, value=reference()) for reference in references]
 
 

@@ -7,11 +7,8 @@ pass through the driver as bytes, which is Ray's way; larger ones stay in the sh
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,40 +16,21 @@ from typing import Any
 import numpy as np
 
 from flowrl.backends.batch import Batch, IntArray
-from flowrl.backends.contract import RankSetup
-from flowrl.backends.registry import backend_of
-from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
-from flowrl.diag.span import Span
+from flowrl.diag.diagnostic import FlowError, InternalError
 from flowrl.plan.plan import Plan, StagePlan
 from flowrl.program.program import MOVES, Instruction, InstructionKind
-from flowrl.runtime.faults import span_of
-from flowrl.runtime.launchers.contract import BoundInput, Completion, Part, Work
-from flowrl.runtime.launchers.ray_actor import Address, Clerk, Outcome, RankActor, Slot
-from flowrl.runtime.launchers.ray_cluster import (
-    PoolGroup,
-    actor_options,
-    connect,
-    import_ray,
-    is_alive,
-    on_cpu,
-    release,
-    reserve,
-    signals_through,
-)
-from flowrl.runtime.launchers.ray_weights import Ranks, WeightEdges
+from flowrl.runtime.launchers.contract import BoundInput, Completion, LostRank, Part, RankLostError, Work
+from flowrl.runtime.launchers.ray_actor import Outcome, Slot
+from flowrl.runtime.launchers.ray_cluster import PoolGroup, connect, on_cpu, release, reserve, signals_through
+from flowrl.runtime.launchers.ray_crew import Crew
+from flowrl.runtime.launchers.ray_pulse import HUNG_SECONDS
+from flowrl.runtime.launchers.ray_waits import Waits
+from flowrl.runtime.launchers.ray_weights import WeightEdges
 from flowrl.runtime.metrics import merge
 from flowrl.runtime.records import READS
-from flowrl.runtime.setups import RoleSetup, call_of, is_data_call, located, model_folders, role_setups, take_of
+from flowrl.runtime.setups import call_of, is_data_call, located, model_folders, role_setups, take_of
 from flowrl.runtime.worker import ENDS, MakeRank
 
-START_SECONDS = 600.0
-"""Most that ranks may take to load models and engines."""
-CLOSE_SECONDS = 3.0
-"""What ranks get to end by themselves before their processes are killed."""
-NAMED = 4
-"""Most silent ranks of a role that are named."""
-KILL_SECONDS = 2.0
-"""What Ray gets to kill them."""
 PEEK_SECONDS = 60.0
 
 
@@ -71,20 +49,25 @@ class _Flight:
 
 class RayLauncher:
     """The Launcher contract on Ray actors. `threads` is what this host has to share out among CPU ranks; `address` a
-    running Ray cluster. `make_rank` is the registry's unless a test gives another (it is shipped by cloudpickle)."""
+    running Ray cluster. `make_rank` is the registry's unless a test gives another (it is shipped by cloudpickle). A
+    rank without a pulse for `hung_seconds` counts as dead (ray_pulse.py)."""
 
-    def __init__(self, threads: int = 1, address: str | None = None, make_rank: MakeRank | None = None) -> None:
+    def __init__(
+        self,
+        threads: int = 1,
+        address: str | None = None,
+        make_rank: MakeRank | None = None,
+        hung_seconds: float = HUNG_SECONDS,
+    ) -> None:
         self._threads = threads
         self._address = address
         self._make_rank = make_rank
-        self._stage: StagePlan | None = None
+        self._hung_seconds = hung_seconds
+        self._waits = Waits()
+        self._started: tuple[Plan, StagePlan, Path] | None = None
         self._owns_ray = False
         self._groups: dict[str, PoolGroup] = {}
-        self._ranks: dict[str, Ranks] = {}
-        self._actors: list[Any] = []
-        self._processes: list[int] = []
-        """Of the actors on this host."""
-        self._clerk: Any = None
+        self._crew: Crew | None = None
         self._edges: WeightEdges | None = None
         self._flights: dict[Any, _Flight] = {}
         self._failed = False
@@ -110,34 +93,66 @@ class RayLauncher:
             ready, _ = ray.wait(list(self._flights), num_returns=1, timeout=timeout_seconds)
             if ready:
                 ready, _ = ray.wait(list(self._flights), num_returns=len(self._flights), timeout=0)
-        return [done for reference in ready if (done := self._take(reference)) is not None]
+        found = [done for reference in ready if (done := self._take(reference)) is not None]
+        return [*found, *self._hung()]
 
     def peek(self, part: Part, fields: Sequence[str], ids: Sequence[int]) -> Batch:
         import ray
+        from ray.exceptions import GetTimeoutError, RayActorError
 
-        few: Batch = ray.get(self._clerk.peek.remote(part.handle, tuple(fields), tuple(ids)), timeout=PEEK_SECONDS)
+        crew, wanted = self._crew_made, (part.handle, tuple(fields), tuple(ids))
+        try:
+            few: Batch = ray.get(crew.clerk.peek.remote(*wanted), timeout=PEEK_SECONDS)
+        except (GetTimeoutError, RayActorError):  # it has died, or stopped: it holds nothing, another one will do
+            crew.make_clerk()
+            few = self._waits.get(crew.clerk.peek.remote(*wanted), "")
         return few
+
+    def revive(self, role: str) -> None:
+        crew, edges = self._crew_made, self._edges
+        assert edges is not None
+        self._flights = {ref: f for ref, f in self._flights.items() if f.work.firing.instruction.role != role}
+        crew.make_anew(role)
+        edges.join(crew.ranks[role], self._waits.ask)
+        self._failed = False
+
+    def rewind(self, restore: Path | None, anew: Collection[str]) -> None:
+        crew, edges = self._crew_made, self._edges
+        assert edges is not None
+        assert self._started is not None
+        self._flights = {}
+        if crew.has_lost_hosts():
+            self._failed = True
+            self.close()
+            self._start(*self._started, restore)
+        else:
+            edges.close()
+            crew.rewind(restore, anew)
+            self._open_edges(self._started[1], restore)
+        self._failed = False
 
     def close(self) -> None:
         import ray
 
         self._flights = {}
-        actors, self._actors = self._actors, []
         if not ray.is_initialized():
             return
-        with suppress(Exception):  # what is dead already cannot be told to close
-            self._end([*actors, *([] if self._clerk is None else [self._clerk])])
-        self._kill_processes()
+        if self._crew is not None:
+            self._crew.end(self._failed)
         if self._edges is not None:
             self._edges.close()
         release(self._groups)
-        self._ranks, self._edges, self._clerk = {}, None, None
+        self._crew = None
         if self._owns_ray:
             ray.shutdown()
             self._owns_ray = False
 
+    def processes(self, role: str) -> tuple[int, ...]:
+        """Process ids of the role's ranks, each on its host."""
+        return self._crew_made.processes(role)
+
     def _start(self, plan: Plan, stage: StagePlan, run_folder: Path, restore: Path | None) -> None:
-        self._stage = stage
+        self._started, self._waits.stage = (plan, stage, run_folder), stage
         folders = model_folders(plan, stage, run_folder)
         self._owns_ray = connect(plan, stage.pools, self._address)
         self._groups = reserve(plan, stage.pools)
@@ -147,64 +162,32 @@ class RayLauncher:
             located(setup, "cuda" if setup.pool in gpus else "cpu")
             for setup in role_setups(plan, stage, folders, max(1, self._threads // max(1, devices)))
         ]
-        for setup in setups:
-            self._make_actors(setup, sum(other.pool == setup.pool for other in setups))
-        self._clerk = _remote(Clerk, actor_options(None, 0, 1))
-        places = self._places()
-        taking_turns = {i.pool for i in stage.programs.instructions if i.kind in MOVES} & gpus
-        waiting: list[Any] = []
-        for setup in setups:
-            started = self._start_ranks(setup, places[setup.role], restore)
-            if setup.pool in taking_turns:
-                self._settle(setup, started)
-            else:
-                waiting += started
-        together = [setup for setup in setups if setup.pool not in taking_turns]
-        self._ask(waiting, [(setup.role, one.rank) for setup in together for one in setup.ranks])
-        self._edges = WeightEdges(stage, self._ranks, self._ask)
+        turns = {i.pool for i in stage.programs.instructions if i.kind in MOVES} & gpus
+        self._crew = Crew(stage, self._waits, self._groups, turns, self._make_rank, self._hung_seconds)
+        self._crew.make(setups, restore)
+        self._open_edges(stage, restore)
+
+    def _open_edges(self, stage: StagePlan, restore: Path | None) -> None:
+        self._edges = WeightEdges(stage, self._crew_made.ranks, self._waits.ask)
         if restore is not None:
-            self._edges.restore(restore.resolve(), self._ask)
+            self._edges.restore(restore.resolve(), self._waits.ask)
 
-    def _make_actors(self, setup: RoleSetup, roles: int) -> None:
-        group = self._groups.get(setup.pool)
-        actors = tuple(
-            _remote(RankActor, actor_options(group, one.rank, roles), one.rank, _environment(one))
-            for one in setup.ranks
-        )
-        self._actors += actors
-        self._ranks[setup.role] = Ranks(setup.role, actors, ())
+    @property
+    def _crew_made(self) -> Crew:
+        if self._crew is None:
+            raise InternalError("the launcher has not started")
+        return self._crew
 
-    def _places(self) -> dict[str, list[Address]]:
-        """Where every actor came up; all come up at once."""
-        import ray
+    def _hung(self) -> list[Completion]:
+        """Firings of ranks that have stopped answering, one for each of their roles."""
+        flying = {f.work.firing.instruction.role: f for f in self._flights.values()}
+        lost = {each.role: each for each in self._crew_made.silent(flying, time.monotonic())} if flying else {}
+        return [self._lose(flying[role], each) for role, each in lost.items()]
 
-        asked = {role: [actor.address.remote() for actor in ranks.actors] for role, ranks in self._ranks.items()}
-        places = {
-            role: [self._get(reference, role, rank) for rank, reference in enumerate(refs)]
-            for role, refs in asked.items()
-        }
-        here = ray.get_runtime_context().get_node_id()
-        for role, found in places.items():
-            self._ranks[role] = replace(self._ranks[role], nodes=tuple(place.node for place in found))
-            self._processes += [place.pid for place in found if place.node == here]
-        return places
-
-    def _start_ranks(self, setup: RoleSetup, places: list[Address], restore: Path | None) -> list[Any]:
-        """Rank 0 serves the store of the role's ranks, on this host's own address if none is elsewhere."""
-        one_host = len({place.node for place in places}) == 1
-        host = "127.0.0.1" if one_host else places[0].host
-        started: list[Any] = []
-        for actor, rank in zip(self._ranks[setup.role].actors, setup.ranks, strict=True):
-            mine = replace(rank, store_host=host, store_port=places[0].port if rank.world_size > 1 else None)
-            started.append(actor.start.remote(mine, self._make_rank, None if restore is None else restore.resolve()))
-        return started
-
-    def _settle(self, setup: RoleSetup, started: list[Any]) -> None:
-        """Where roles take turns on a GPU, each starts alone and leaves, if it does, before the next one starts."""
-        assert self._stage is not None
-        self._ask(started, [(setup.role, one.rank) for one in setup.ranks])
-        if any(i.role == setup.role and i.kind in MOVES for i in self._stage.programs.instructions):
-            self._ask([actor.move.remote(InstructionKind.OFFLOAD) for actor in self._ranks[setup.role].actors])
+    def _lose(self, flight: _Flight, lost: LostRank) -> Completion:
+        self._failed = True
+        error = self._waits.dead(lost, flight.work.firing.instruction)
+        return Completion(flight.work, start_seconds=flight.began_seconds, error=error, lost=lost)
 
     def _fly(self, work: Work) -> _Flight:
         instruction = work.firing.instruction
@@ -217,13 +200,13 @@ class RayLauncher:
         return flight
 
     def _run(self, work: Work, flight: _Flight) -> None:
-        assert self._stage is not None
-        actors = self._ranks[work.firing.instruction.role].actors
-        if is_data_call(self._stage, work):
+        assert self._started is not None
+        stage, actors = self._started[1], self._crew_made.ranks[work.firing.instruction.role].actors
+        if is_data_call(stage, work):
             outcome, rows = actors[0].rows.options(num_returns=2).remote(work.prompt_start, work.prompt_count)
             flight.pending[outcome], flight.rows[0] = 0, rows
             return
-        call, kind = call_of(self._stage, work), work.firing.instruction.kind
+        call, kind = call_of(stage, work), work.firing.instruction.kind
         for rank, actor in enumerate(actors):
             if kind is InstructionKind.TAKE:
                 outcome, flight.rows[rank] = actor.take.options(num_returns=2).remote(*take_of(work))
@@ -232,13 +215,13 @@ class RayLauncher:
             ids = None if work.rank_ids is None else work.rank_ids[rank]
             slots, batches = _slots(work.inputs, ids)
             if kind is InstructionKind.OPEN:
-                flight.pending[actor.open.remote(call, slots, ids, *batches)] = rank
+                flight.pending[actor.open.remote(call, slots, ids, work.given, *batches)] = rank
                 continue
             outcome, rows = actor.run.options(num_returns=2).remote(call, slots, ids, *batches)
             flight.pending[outcome], flight.rows[rank] = rank, rows
 
     def _calls(self, work: Work, instruction: Instruction) -> list[Any]:
-        ranks, edges, edge = self._ranks[instruction.role], self._edges, instruction.edge or ""
+        ranks, edges, edge = self._crew_made.ranks[instruction.role], self._edges, instruction.edge or ""
         assert edges is not None
         if instruction.kind is InstructionKind.SEND_WEIGHTS:
             return edges.send(edge, work.version)
@@ -259,112 +242,21 @@ class RayLauncher:
         rank = flight.pending.pop(reference)
         role = flight.work.firing.instruction.role
         try:
-            outcome = self._get(reference, role, rank, flight.work.firing.instruction)
+            outcome = self._waits.get(reference, role, rank, flight.work.firing.instruction)
+        except RankLostError as error:
+            self._drop(flight)
+            return self._lose(flight, error.lost)
         except FlowError as error:
             outcome = Outcome(flight.began_seconds, time.monotonic() - flight.began_seconds, error=error)
         flight.outcomes[rank] = outcome
         if outcome.error is not None:
             self._failed = True
-            self._flights = {ref: other for ref, other in self._flights.items() if other is not flight}
+            self._drop(flight)
             return Completion(flight.work, (), {}, outcome.start_seconds, outcome.seconds, outcome.error)
         return None if flight.pending else _complete(flight)
 
-    def _ask(self, references: Sequence[Any], ranks: Sequence[tuple[str, int]] = ()) -> list[Outcome]:
-        """The outcomes, as soon as all are there; the first error is raised at once, whoever else still waits. `ranks`:
-        role and rank of each, to be told by."""
-        import ray
-
-        whose = dict(zip(references, ranks, strict=False))
-        waiting, deadline = list(references), time.monotonic() + START_SECONDS
-        found: dict[Any, Outcome] = {}
-        while waiting:
-            with signals_through():
-                ready, waiting = ray.wait(waiting, num_returns=1, timeout=1.0)
-            for reference in ready:
-                found[reference] = self._get(reference, *whose.get(reference, ("", None)))
-                error = found[reference].error
-                if error is not None:
-                    raise error
-            if waiting and time.monotonic() > deadline:
-                raise self._silent([whose.get(reference, ("", None)) for reference in waiting])
-        return [found[reference] for reference in references]
-
-    def _get(self, reference: Any, role: str, rank: int | None = None, instruction: Instruction | None = None) -> Any:
-        """The value of a reference that is ready, or FlowError FR0955 for the end of its process."""
-        import ray
-        from ray.exceptions import GetTimeoutError, RayError
-
-        try:
-            with signals_through():
-                return ray.get(reference, timeout=START_SECONDS)
-        except GetTimeoutError as error:
-            raise self._silent([(role, rank)]) from error
-        except RayError as error:
-            doing = "its start" if instruction is None else f"`{instruction.id}`"
-            span = self._span(role) if instruction is None or self._stage is None else span_of(self._stage, instruction)
-            who, reason = _who(role, rank), _reason(error)
-            raise FlowError(diagnose("FR0955", span, who=who, doing=doing, reason=reason)) from error
-
-    def _silent(self, ranks: Sequence[tuple[str, int | None]]) -> FlowError:
-        by_role: dict[str, list[int | None]] = {}
-        for role, rank in ranks:
-            by_role.setdefault(role, []).append(rank)
-        who = ", ".join(_who_of(role, found) for role, found in by_role.items())
-        return FlowError(diagnose("FR0957", self._span(ranks[0][0]), who=who, seconds=f"{START_SECONDS:,g}"))
-
-    def _span(self, role: str) -> Span | None:
-        """Where the flow has the role, if one is known."""
-        roles = () if self._stage is None else self._stage.graph.roles
-        return next((each.span for each in roles if each.name == role), None)
-
-    def _end(self, actors: Sequence[Any]) -> None:
-        """Let ranks close what they hold, unless one has failed and others may hang in what they had in common."""
-        import ray
-
-        if not self._failed:
-            closing = [actor.close.remote() for actor in actors]
-            ray.wait(closing, num_returns=max(1, len(closing)), timeout=CLOSE_SECONDS)
-        for actor in actors:
-            ray.kill(actor, no_restart=True)
-
-    def _kill_processes(self) -> None:
-        """A stopped process does not hear Ray; the kernel it obeys."""
-        processes, self._processes = self._processes, []
-        deadline = time.monotonic() + KILL_SECONDS
-        while processes and time.monotonic() < deadline:
-            processes = [process for process in processes if is_alive(process)]
-            time.sleep(0.02)
-        for process in processes:
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
-
-
-def _who(role: str, rank: int | None) -> str:
-    return (f"`{role}`" if role else "a rank") + ("" if rank is None else f", rank {rank}")
-
-
-def _who_of(role: str, ranks: Sequence[int | None]) -> str:
-    """Several ranks of a role; too many of them are counted."""
-    if len(ranks) == 1:
-        return _who(role, ranks[0])
-    if not role:
-        return f"{len(ranks)} ranks"
-    more = f" and {len(ranks) - NAMED} more" if len(ranks) > NAMED else ""
-    return f"`{role}`, ranks {', '.join(str(rank) for rank in ranks[:NAMED])}{more}"
-
-
-def _remote(actor: type, options: dict[str, Any], *arguments: Any) -> Any:
-    return import_ray().remote(actor).options(**options).remote(*arguments)
-
-
-def _environment(setup: RankSetup) -> dict[str, str]:
-    """Environment variables of a rank's process: what must be set before its libraries are loaded."""
-    shared = {"OMP_NUM_THREADS": str(setup.threads), "TORCH_CPP_LOG_LEVEL": "ERROR", "TOKENIZERS_PARALLELISM": "false"}
-    if setup.role.model is None or backend_of(setup.role) != "vllm":
-        return shared
-    from flowrl.backends.generators.vllm_settings import environment
-
-    return shared | environment(setup.device, setup.threads)
+    def _drop(self, flight: _Flight) -> None:
+        self._flights = {ref: other for ref, other in self._flights.items() if other is not flight}
 
 
 def _slots(inputs: Sequence[BoundInput], ids: IntArray | None) -> tuple[tuple[Slot, ...], list[Any]]:
@@ -388,10 +280,3 @@ def _complete(flight: _Flight) -> Completion:
     end = max(outcome.start_seconds + outcome.seconds for outcome in outcomes)
     metrics = merge([outcome.metrics for outcome in outcomes])
     return Completion(flight.work, parts, metrics, start, end - start, None)
-
-
-def _reason(error: Exception) -> str:
-    """The line of Ray's message that says most."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    detail = [line for line in lines if line.startswith("Worker exit detail:")]
-    return (detail or lines or [type(error).__name__])[0]

@@ -25,6 +25,7 @@ from flowrl.backends.contract import Bytes, Call, Metrics, RankSetup, Result, Te
 from flowrl.program.program import InstructionKind
 from flowrl.runtime.assemble import Source
 from flowrl.runtime.launchers.contract import Part
+from flowrl.runtime.launchers.ray_pulse import Heart
 from flowrl.runtime.weights import LocalBuffer, SharedBuffer
 from flowrl.runtime.worker import MakeRank, RoleWorker, part_of, rows_with
 
@@ -66,10 +67,14 @@ class Outcome:
 class RankActor:
     """See the module. Every method but `address` returns an Outcome, `run`, `rows` and `export` also their rows."""
 
-    def __init__(self, rank: int, environment: Mapping[str, str]) -> None:
+    def __init__(self, rank: int, environment: Mapping[str, str], heart: Heart, home: tuple[str, str]) -> None:
         """`environment` is set before the rank's libraries are loaded. (Ray could do it, and would then start every
-        process anew instead of taking one that it holds ready.)"""
+        process anew instead of taking one that it holds ready.) `home`: node and address of the driver."""
+        import ray
+
         os.environ.update(environment)
+        node, address = home
+        heart.beat("127.0.0.1" if ray.get_runtime_context().get_node_id() == node else address)
         self._rank = rank
         self._worker: RoleWorker | None = None
         self._buffers: dict[str, SharedBuffer] = {}
@@ -97,8 +102,10 @@ class RankActor:
     def run(self, call: Call, slots: Sequence[Slot], ids: IntArray | None, *batches: Batch) -> tuple[Outcome, Any]:
         return self._rows_of(lambda: self._role.run(call, _sources(slots, batches), ids))
 
-    def open(self, call: Call, slots: Sequence[Slot], ids: IntArray | None, *batches: Batch) -> Outcome:
-        return self._timed(lambda: self._role.open(call, _sources(slots, batches), ids))[0]
+    def open(
+        self, call: Call, slots: Sequence[Slot], ids: IntArray | None, given: IntArray | None, *batches: Batch
+    ) -> Outcome:
+        return self._timed(lambda: self._role.open(call, _sources(slots, batches), ids, given))[0]
 
     def take(self, number: int, parts: int, by_prompt: bool) -> tuple[Outcome, Any]:
         return self._rows_of(lambda: self._role.take(number, parts, by_prompt))
@@ -136,7 +143,26 @@ class RankActor:
         return self._timed(open_it)[0]
 
     def unlink_buffer(self, edge: str) -> Outcome:
-        return self._timed(lambda: self._buffers[edge].unlink())[0]
+        """Take the buffer's name away; the value is where another process of this host may open it all the same."""
+
+        def unlink() -> str:
+            self._buffers[edge].unlink()
+            return self._buffers[edge].path
+
+        return self._valued(unlink)
+
+    def renew(self, move: InstructionKind | None) -> Outcome:
+        """Forget sessions and weight buffers, for a stage that starts again; with `move`, load or offload."""
+
+        def forget() -> None:
+            self._role.forget_session()
+            buffers, self._buffers, self._manifests = self._buffers, {}, {}
+            for buffer in buffers.values():
+                buffer.close()
+            if move is not None:
+                self._role.move(move)
+
+        return self._timed(forget)[0]
 
     def write_weights(self, edge: str, version: int) -> Outcome:
         return self._timed(lambda: self._role.write_weights(self._buffers[edge], version))[0]

@@ -8,11 +8,12 @@ and references only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from flowrl.backends.contract import TensorSpec
 from flowrl.diag.diagnostic import FlowError, InternalError
 from flowrl.plan.plan import StagePlan
 from flowrl.program.program import ChannelKind, InstructionKind
@@ -21,8 +22,11 @@ from flowrl.runtime.faults import placed
 from flowrl.runtime.launchers.ray_actor import Outcome
 from flowrl.runtime.weights import buffer_bytes
 
-Ask = Callable[[Sequence[Any]], list[Outcome]]
-"""Waits for the outcomes of references and raises if one is an error."""
+
+class Ask(Protocol):
+    def __call__(self, references: Sequence[Any], ranks: Sequence[tuple[str, int | None]] = ()) -> list[Outcome]:
+        """Waits for the outcomes of references and raises if one is an error; `ranks`: whose they are."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,9 @@ class _Edge:
     slots: int
     shared: bool
     """Whether all ranks of both ends are on one host."""
+    manifest: tuple[TensorSpec, ...]
+    path: str = ""
+    """Where the source's first rank has its host's buffer open."""
     exports: dict[int, list[Any]] = field(default_factory=dict[int, list[Any]])
     """References to the parts of each version that may still be read; empty if `shared`."""
 
@@ -112,7 +119,7 @@ class WeightEdges:
     def _open(self, stage: StagePlan, edge: str, source: Ranks, target: Ranks, ask: Ask) -> _Edge:
         manifest = ask([source.actors[0].manifest.remote()])[0].value
         hosts = list(dict.fromkeys(source.nodes))
-        link = _Edge(source, target, _slots(stage, edge), shared=set(source.nodes) | set(target.nodes) == {hosts[0]})
+        link = _Edge(source, target, _slots(stage, edge), set(source.nodes) | set(target.nodes) == {hosts[0]}, manifest)
         leaders = [source.actors[source.on(node)[0]] for node in hosts]
         sizes = (buffer_bytes(manifest), link.slots, len(source.actors))
         made = ask([leader.create_buffer.remote(edge, *sizes) for leader in leaders])
@@ -127,8 +134,19 @@ class WeightEdges:
             for actor, node in zip(target.actors, target.nodes, strict=True)
         ]
         ask(opened)
-        ask([leader.unlink_buffer.remote(edge) for leader in leaders])
+        link.path = ask([leader.unlink_buffer.remote(edge) for leader in leaders])[0].value
         return link
+
+    def join(self, ranks: Ranks, ask: Ask) -> None:
+        """The role's ranks were made anew: open the buffers of the edges that enter it, whose names are gone, as the
+        trainer's first rank has them. Raises RankLostError if one has just died."""
+        for edge, link in self._edges.items():
+            if link.target.role != ranks.role:
+                continue
+            link.target = ranks
+            path = link.path if link.shared else None
+            opening = [actor.open_buffer.remote(edge, path, link.manifest) for actor in ranks.actors]
+            ask(opening, [(ranks.role, rank) for rank in range(len(opening))])
 
     def close(self) -> None:
         """Names are gone since every process opened its buffer, unless a rank died while it did."""
