@@ -18,7 +18,7 @@ from flowrl.machine.traits import ENGINES, TRAITS
 from flowrl.placement.checks.rows import COLLECTIVE, shares
 from flowrl.placement.cost.bound import busy_seconds
 from flowrl.placement.cost.placed import needs_devices
-from flowrl.placement.cost.role import RoleCosts, Site
+from flowrl.placement.cost.role import RoleCost, RoleCosts, Site
 from flowrl.placement.cuts import Ground, cuts, least_first, needed_axes, searched_axes
 from flowrl.placement.floors import Floor
 from flowrl.placement.layouts import layout_text, needs_text
@@ -77,6 +77,8 @@ class Choices:
         self.costs, self.work, self.graph = costs, costs.work, costs.graph
         self._known: dict[tuple[object, ...], tuple[RolePlacement, ...]] = {}
         self._menus: dict[tuple[object, ...], Menu] = {}
+        self._floors: dict[str, Floor] = {}
+        self._other: dict[tuple[object, ...], Sizes] = {}
         placed = (role for role in self.graph.roles if needs_devices(role))
         self._widest = WIDEST if all(True in residencies(role) for role in placed) else WIDEST_BESIDE
 
@@ -201,22 +203,26 @@ class Choices:
         )
 
     def _fits(self, role: Role, layout: Layout, site: Site) -> bool:
-        return self._fault(role.name, layout, site) is None
+        return any(self.costs.fits((cost,), site) for cost in self._squeezed(role, layout, site))
 
     def _fault(self, name: str, layout: Layout, site: Site) -> Memory | None:
         """The first phase that does not fit though the role has the devices to itself and is squeezed as far as it
         goes; None if all do. Weights that it may share with a neighbour are taken for shared."""
-        role = self.graph.role(name)
-        entry = RolePlacement(role=name, layout=layout, recompute=recomputations(role)[-1])
-        smallest = self._sizes(role, layout).shrunk[-1:]
-        entry = replace(entry, micro_batch_tokens=smallest[0] if smallest else None)
         short: Memory | None = None
-        for lender in ("", *sorted(self.costs.lenders(name))):
-            beside = (RolePlacement(role=lender, layout=layout),) if lender else ()
-            short = self.costs.short((self.costs.role_cost(entry, site, beside),), site)
+        for cost in self._squeezed(self.graph.role(name), layout, site):
+            short = self.costs.short((cost,), site)
             if short is None:
                 return None
         return short
+
+    def _squeezed(self, role: Role, layout: Layout, site: Site) -> Iterator[RoleCost]:
+        """With least activations and micro-batches, with weights of its own and beside each role that may lend some."""
+        entry = RolePlacement(role=role.name, layout=layout, recompute=recomputations(role)[-1])
+        smallest = self._sizes(role, layout).shrunk[-1:]
+        entry = replace(entry, micro_batch_tokens=smallest[0] if smallest else None)
+        for lender in ("", *sorted(self.costs.lenders(role.name))):
+            beside = (RolePlacement(role=lender, layout=layout),) if lender else ()
+            yield self.costs.role_cost(entry, site, beside)
 
     def _alone(self, role: str, layout: Layout, site: Site) -> float | None:
         """Seconds of its ops in a step in the fastest way that fits alone; None if none does."""
@@ -261,7 +267,11 @@ class Choices:
         return self.costs.fullest((self.costs.role_cost(entry, site),), site)
 
     def _sizes(self, role: Role, layout: Layout) -> Sizes:
-        return sizes_of(self.work, role, self.costs.ops_of(role.name), layout)
+        key = (role.name, layout.dp, layout.cp)
+        found = self._other.get(key)
+        if found is None:
+            found = self._other[key] = sizes_of(self.work, role, self.costs.ops_of(role.name), layout)
+        return found
 
     # -- what they depend on ------------------------------------------------------------------------------------------
 
@@ -275,9 +285,12 @@ class Choices:
         return min((shares(self.work, op).count for op in self.costs.ops_of(role.name)), default=float("inf"))
 
     def _floor(self, role: Role) -> Floor:
-        model = self.graph.model(role.model or "")
-        dtype_bytes = DTYPE_BYTES[model.dtype]
-        return Floor(role, self.work.shapes[model.name], dtype_bytes, role.trainable and model.lora is None)
+        found = self._floors.get(role.name)
+        if found is None:
+            model = self.graph.model(role.model or "")
+            shape, trains_all = self.work.shapes[model.name], role.trainable and model.lora is None
+            found = self._floors[role.name] = Floor(role, shape, DTYPE_BYTES[model.dtype], trains_all)
+        return found
 
     def _limit(self, role: Role, site: Site) -> int:
         return self._floor(role).limit(site.limit_bytes, self.work.request.profile)

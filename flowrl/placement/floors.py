@@ -6,7 +6,7 @@ memory/weights.py), the mean over the stages of a pipeline, so no layout that fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flowrl.graph.graph import Role
 from flowrl.machine.profile import Profile
@@ -27,6 +27,12 @@ class Floor:
     dtype_bytes: int
     trains_all: bool
     """Whether every weight has a gradient and states: a trainer without an adapter."""
+    _shared: int = field(init=False, repr=False)
+    _experts: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_shared", self.shape.shared_parameters_total)
+        object.__setattr__(self, "_experts", self.shape.expert_parameters_total)
 
     def bytes(self, layout: Layout) -> float:
         """0 for backends whose every rank shares all states: their layouts are few."""
@@ -41,7 +47,7 @@ class Floor:
         return int(self.role.engine.kv_fraction * (device_bytes - profile.memory.driver_bytes))
 
     def _megatron(self, layout: Layout) -> float:
-        shared, experts = self.shape.shared_parameters_total, self.shape.expert_parameters_total
+        shared, experts = self._shared, self._experts
         ranks, engine = layout.dp * layout.cp, self.role.engine
         asked = engine.expert_tensor_parallel
         inside = min(asked, layout.tp) if asked is not None else layout.tp if layout.ep <= ranks else 1
@@ -57,7 +63,7 @@ class Floor:
 
     def _engine(self, layout: Layout) -> float:
         each = 1 if self.role.engine.weights_dtype == "fp8" else self.dtype_bytes
-        experts = self.shape.expert_parameters_total
-        layers = self.shape.parameters - self.shape.root_parameters - experts
+        experts = self._experts
+        layers = self._shared - self.shape.root_parameters
         cut = layers / layout.tp + experts / max(layout.tp, layout.ep)
         return each * cut / layout.pp

@@ -197,5 +197,10 @@ def test_pools_and_hosts_by_numbers(plan: tuple[Case, tuple[Pool, ...]]) -> None
         short = next((each for each in own if each.peak_bytes > each.limit_bytes), None)
         found = costs.short(placed[-1][1], site)
         assert found == (None if short is None else msgspec.structs.replace(short, lines=()))
+        assert costs.fits(placed[-1][1], site) == (short is None)
+        for cost in placed[-1][1]:
+            phases = list(costs.pool_phases((cost,), site))
+            assert costs.fullest((cost,), site) == max(held / max(1, limit) for *_, held, limit in phases)
+            assert costs.fits((cost,), site) == all(held <= limit for *_, held, limit in phases)
     hosts = tuple(msgspec.structs.replace(each, lines=()) for each in ledger if each.pool == HOST)
     assert costs.host_needs(placed) == hosts

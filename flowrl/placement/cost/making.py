@@ -47,22 +47,38 @@ class Maker:
             still = self._still.get(own)
             if still is None:
                 still = self._still[own] = self._numbers(entry.role, site, placed, memory)
-            busy, ops = memory.busy, self._ops[entry.role]
-            each = dict.fromkeys(busy)
-            work = {stage: {op.id: bytes_of(memory.at_work(op, stage)) for op in ops} for stage in each}
-            blocks = {stage: bytes_of(memory.grown(stage, work[stage])) for stage in each}
+            work, blocks = self._at_work(memory, self._ops[entry.role], still["held"])
+        peak = max(*map(max, [each.values() for each in work if each]), *(still["loading"] or ()), 0, 0)
         return RoleCost(
             **still,
             offloaded=False,
             wakes=memory.wakes,
             staged=memory.staged,
             remains=still["held"],
-            work=tuple([work[stage] for stage in busy]),
-            blocks=tuple([blocks[stage] for stage in busy]),
+            work=work,
+            blocks=blocks,
+            own_peak=peak,
+            alone=max(peak, self._visited(still, staged=memory.staged)),
             seconds=self._seconds_of(own, entry, site, placed),
             key=key,
             as_asked=placed,
         )
+
+    def _at_work(
+        self, memory: RoleMemory, ops: Sequence[Op], held: Sequence[int]
+    ) -> tuple[tuple[Mapping[str, int], ...], tuple[int, ...]]:
+        """By stage: what each op holds, and blocks that an allocator keeps. Stages that hold the same share a value."""
+        work: dict[int, Mapping[str, int]] = {}
+        blocks: dict[int, int] = {}
+        beside = memory.beside(ops)
+        for stage in dict.fromkeys(memory.busy):
+            if beside is not None:
+                more, blocks[stage] = beside[stage]
+                work[stage] = {op: held[stage] + each for op, each in more.items()}
+            else:
+                work[stage] = {op.id: bytes_of(memory.at_work(op, stage)) for op in ops}
+                blocks[stage] = bytes_of(memory.grown(stage, work[stage]))
+        return tuple([work[stage] for stage in memory.busy]), tuple([blocks[stage] for stage in memory.busy])
 
     def leaves(
         self,
@@ -87,7 +103,27 @@ class Maker:
                 "remains": (left,) * memory.pp,
                 "blocks": (0,) * memory.pp,
             }
-        return RoleCost(**away, work=stays.work, seconds=stays.seconds, key=key, as_asked=stays.as_asked)
+        return RoleCost(
+            **away,
+            work=stays.work,
+            own_peak=stays.own_peak,
+            alone=max(stays.own_peak, self._visited(away, staged=away["staged"])),
+            seconds=stays.seconds,
+            key=key,
+            as_asked=stays.as_asked,
+        )
+
+    def _visited(self, known: Mapping[str, Any], *, staged: bool) -> int:
+        """The most that a role alone holds while its weights are sent or new ones come in."""
+        if not known["has_model"]:
+            return 0
+        found, held = 0, max(known["held"])
+        if known["name"] in self._senders:
+            found = held + known["sends"]
+        if known["name"] in self._receivers:
+            taking = known["woken"] if staged else held
+            found = max(found, taking + known["receives"], held)
+        return found
 
     def _numbers(self, role: str, site: Site, placed: Placed, memory: RoleMemory) -> dict[str, Any]:
         """All that neither recomputation nor the size of a micro-batch changes."""

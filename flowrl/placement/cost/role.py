@@ -135,9 +135,15 @@ class RoleCosts:
 
     def fullest(self, costs: Sequence[RoleCost], site: Site) -> float:
         """What the fullest device of a pool needs in its worst phase, over what it has."""
+        if len(costs) == 1:
+            return self._fullest_alone(costs[0], site)
         return max(
             (held / max(1, limit) for *_, held, limit in self.pool_phases(costs, site, unlike=True)), default=0.0
         )
+
+    def _fullest_alone(self, cost: RoleCost, site: Site) -> float:
+        found = (cost.alone + self.always((cost,), site)) / max(1, site.limit_bytes)
+        return found if cost.starting is None else max(found, cost.starting[0] / max(1, cost.starting[1]))
 
     def host_needs(self, pools: Sequence[tuple[Pool, Sequence[RoleCost]]]) -> tuple[Memory, ...]:
         """What `host_memory` gives of device pools with these roles, without its lines."""
@@ -161,6 +167,10 @@ class RoleCosts:
 
     def fits(self, costs: Sequence[RoleCost], site: Site) -> bool:
         """Whether every phase of a pool fits on its devices."""
+        if len(costs) == 1:
+            start = costs[0].starting
+            alone = costs[0].alone + self.always(costs, site)
+            return alone <= site.limit_bytes and (start is None or start[0] <= start[1])
         return self.short(costs, site) is None
 
     def hand_over(

@@ -50,6 +50,10 @@ class RoleCost:
     """Of its ops, with nobody else in sight: of an interaction its own part."""
     move_seconds: float
     """To leave its devices, or to come back."""
+    own_peak: int
+    """The most of its own lines on a device, over stages, while it loads or works."""
+    alone: int
+    """The same while it has the devices to itself, weights that come and go among them."""
     key: Key = field(compare=False)
     as_asked: Placed = field(compare=False, repr=False)
     """The first such role that was asked for, if it stays on its devices."""
@@ -99,11 +103,6 @@ class RoleCost:
 
     def awake(self) -> int:
         return self.woken
-
-    @property
-    def own_peak(self) -> int:
-        """The most of its own lines on a device, over stages, while it loads or works."""
-        return max(*(each for stage in self.work for each in stage.values()), *(self.loading or ()), 0, 0)
 
 
 class Seconds:

@@ -6,7 +6,7 @@ search. Knows no other role: pool.py adds up what several hold at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import ceil
 
 from flowrl.graph.graph import Kind, Op
@@ -25,6 +25,9 @@ from flowrl.plan.plan import LedgerLine
 
 HOLDS_LOGITS = ("sft",)
 """Losses whose plain loops keep all logits through the backward pass; those of policies let go of them."""
+
+Beside = tuple[Mapping[str, int], int]
+"""Bytes by op, and those that the allocator keeps."""
 
 
 class RoleMemory:
@@ -68,6 +71,35 @@ class RoleMemory:
             key = (op.id, self.busy[stage], self.placed.recompute, size)
             return self._kept(key, lambda: self._work_lines(op, stage))
         return self._kept((op.id, self.alike[stage], size), lambda: self._work_lines(op, stage))
+
+    def beside(self, ops: Sequence[Op]) -> Mapping[int, Beside] | None:
+        """By stages that differ, what `ops` hold beside `resident`, and `grown`, in bytes: for numbers only. With
+        Megatron Core it is the same for any number of ranks that have as many tokens each, so it is kept for all of
+        them. None for others."""
+        placed, layout = self.placed, self.placed.layout
+        if placed.backend != "megatron" or not all(self._takes_passes(op) for op in ops):
+            return None
+        cut = (layout.tp, layout.pp, layout.cp, layout.ep, layout.ep <= layout.dp * layout.cp)
+        batches = [self._micro_batch(op) for op in ops]
+        key = ("beside", cut, placed.recompute, tuple([(size.value, min(count, self.pp)) for size, count in batches]))
+        found: Mapping[int, Beside] | None = placed.kept.get(key)
+        if found is None:
+            calm = [op for op in ops if not isinstance(op.params, UpdateParams)]
+            same = {stage: self._held_beside(calm, stage) for stage in dict.fromkeys(self.alike)}
+            stages = dict.fromkeys(self.busy)
+            found = {stage: self._beside(ops, stage, same[self.alike[stage]]) for stage in stages}
+            placed.kept[key] = found
+        return found
+
+    def _held_beside(self, ops: Sequence[Op], stage: int) -> dict[str, int]:
+        return {op.id: bytes_of(self._pass_lines(op, stage, [])) for op in ops}
+
+    def _beside(self, ops: Sequence[Op], stage: int, same: Mapping[str, int]) -> Beside:
+        held = same | self._held_beside([op for op in ops if op.id not in same], stage)
+        used, known = [held[op.id] for op in self._updates()], self.placed.profile.memory
+        if not used or not self.placed.role.trainable or not known.growth_share:
+            return held, 0
+        return held, bytes_of([self._blocks_line(max(used), known.growth_share, known.source)])
 
     def resident(self, stage: int) -> Lines:
         """Between its ops, if it stays."""
@@ -144,12 +176,15 @@ class RoleMemory:
         return found
 
     def _grown_line(self, stage: int, work: Mapping[str, int] | None, share: float, source: str) -> LedgerLine:
-        most, kept = 0, self.placed.kept
+        most = 0
         for op in self._updates():
             most = max(most, bytes_of(self.at_work(op, stage)) if work is None else work[op.id])
+        return self._blocks_line(most - bytes_of(self.resident(stage)), share, source)
+
+    def _blocks_line(self, used: int, share: float, source: str) -> LedgerLine:
+        kept = self.placed.kept
         if "growth" not in kept:
             kept["growth"] = Given(share, f"share that allocators keep: {source}")
-        used = most - bytes_of(self.resident(stage))
         inputs = {"k": kept["growth"], "u": Given(used, "what its update works with")}
         return line("blocks its allocator keeps", self.name, "bytes", "k*u", inputs)
 
@@ -165,8 +200,19 @@ class RoleMemory:
             return engine_memory.generate_lines(placed, self.work.rows(op), self.work.lengths(op), self.limit)
         if self.is_engine or reads_answers(op):
             return self.resident(stage)
+        return self._pass_lines(op, stage, self.resident(stage))
+
+    def _takes_passes(self, op: Op) -> bool:
+        """Whether it computes with micro-batches in the op: it writes nothing, and reads no answers."""
+        kept, key = self.placed.kept, ("passes", op.id)
+        if key not in kept:
+            kept[key] = self.placed.shape is not None and not self.work.writes_text(op) and not reads_answers(op)
+        found: bool = kept[key]
+        return found
+
+    def _pass_lines(self, op: Op, stage: int, resident: Lines) -> Lines:
+        placed = self.placed
         tokens, micro_batches = self._micro_batch(op)
-        resident = self.resident(stage)
         if not isinstance(op.params, UpdateParams):
             return training_memory.forward_lines(placed, tokens, stage, resident=resident)
         held = op.params.loss in HOLDS_LOGITS
