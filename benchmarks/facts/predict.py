@@ -6,8 +6,9 @@ program) does not depend on the profile where pools and layouts are given; only 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -60,13 +61,17 @@ class Predicted:
     """Seconds of gen, train, logprob, ref, values, reward, sync, move in one step, each for itself."""
 
 
-def plan(case: Case) -> Planned:
+Edit = Callable[[dict[str, Any]], dict[str, Any]]
+"""A flow as a document → the flow that is planned in its place."""
+
+
+def plan(case: Case, edit: Edit = lambda document: document) -> Planned:
     """Plan a case with the layouts of its record; where the planner refuses these, with its own.
 
     Raises UnusableError with the planner's words if it refuses both, or if no flow can be made of the case's figures.
     """
     try:
-        return _plan(case, True, "")
+        return _plan(case, edit, True, "")
     except FlowError as error:
         first = _words(error)
     except (ArithmeticError, TypeError, ValueError) as error:
@@ -74,7 +79,7 @@ def plan(case: Case) -> Planned:
     if not (case.train or case.rollout):
         raise UnusableError(first)
     try:
-        return _plan(case, False, first)
+        return _plan(case, edit, False, first)
     except FlowError as error:
         raise UnusableError(_words(error)) from None
 
@@ -84,8 +89,8 @@ def _words(error: FlowError) -> str:
     return f"{found.code} {found.headline}: {found.why or ''}".strip(": ")
 
 
-def _plan(case: Case, layouts: bool, note: str) -> Planned:
-    spec = loads(text_of(document_of(case, layouts=layouts)), folder=str(FOLDER))
+def _plan(case: Case, edit: Edit, layouts: bool, note: str) -> Planned:
+    spec = loads(text_of(edit(document_of(case, layouts=layouts))), folder=str(FOLDER))
     checked = check_spec(spec)
     if not checked.graphs:
         raise FlowError(checked.diagnostics)

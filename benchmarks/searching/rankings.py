@@ -2,8 +2,7 @@
 
 HybridFlow (arXiv 2409.19256, sections 8.2 to 8.4) and RLinf (arXiv 2509.15965, section 5), as read in the notes on
 published performance. Each placement is a flow with explicit pools, built from the record's figures as
-benchmarks/facts does; a row gives both predicted times. What programs of FlowRL cannot carry out is said so: RLinf's
-spatial mode trains on the first part of a batch while the last is generated.
+benchmarks/facts does; a row gives both predicted times.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 from msgspec import structs
 
-from benchmarks.facts.predict import plan, predict
+from benchmarks.facts.predict import Edit, plan, predict
 from benchmarks.facts.records import read
 from benchmarks.facts.rules import Case, Pool, UnusableError, fill
 from benchmarks.facts.section import Facts
@@ -110,15 +109,16 @@ def _row(item: str, winner: str, other: str, times: Mapping[str, float | str]) -
     return Row(item, winner, other, (first, second))
 
 
-def _seconds(case: Case, takes: int = 1) -> float | str:
+def _seconds(case: Case, edit: Edit = lambda document: document, takes: int = 1) -> float | str:
     """Of a step; the reason where no flow can be made of the case. `takes`: in how many parts generation may be handed
-    on within a step."""
+    on within a step, with minibatches of what arrives."""
     try:
-        planned = plan(case)
+        planned = plan(case, edit)
     except UnusableError as reason:
         return str(reason)
     if takes > 1:
-        graph = structs.replace(planned.graph, schedule=structs.replace(planned.graph.schedule, takes=takes))
+        schedule = structs.replace(planned.graph.schedule, takes=takes, minibatches="arrival")
+        graph = structs.replace(planned.graph, schedule=schedule)
         given = (planned.placement, StageRun(steps=2), planned.shapes, planned.request, planned.cluster)
         planned = replace(planned, graph=graph, program=emit_stage(graph, *given)[0])
     return predict(planned).step
@@ -186,52 +186,107 @@ def _apart(item: str, raw: dict[str, Any]) -> Iterator[Row]:
 
 
 # -- RLinf ------------------------------------------------------------------------------------------------------------
+# What RLinf's flows are is read in RLinf/RLinf@a3816b59: examples/reasoning/main_grpo.py (in disaggregated mode workers
+# of their own, with weights of their own, compute log-probs and values), examples/reasoning/config/math/*.yaml (neither
+# a reference nor a reward model; old log-probs recomputed for PPO and not for 7B and larger models of GRPO) and
+# rlinf/workers/megatron_worker.py, run_training_pipeline (minibatches are made of what arrives, and normalised so).
+
+
+TAKES = 8
+AT_ONCE = 64
+"""max_running_requests of RLinf's files; for 30B-A3B the record says others."""
+NOT_OF_RLINF = ("reference", "reward")
 
 
 def _rlinf(raw: Mapping[str, dict[str, Any]]) -> Iterator[Row]:
-    """Temporal is colocated, spatial a pool for each model, which works on parts of a batch as they come."""
+    """Temporal is colocated, spatial a pool for each model, which works on parts of a batch as they come. The batch of
+    PPO is said nowhere but for its one sample a prompt: the rule of benchmarks/facts fills it."""
     like = raw["rlinf-verl-7b-64"]
-    batch = {"global_batch_prompts": 512, "samples_per_prompt": 16, "gpu": "H100-80G", "train_backend": "Megatron-LM"}
-    bare = raw["rlinf-rank-ppo-7b"] | batch | {"parallelism": {}}
+    bare = raw["rlinf-rank-ppo-7b"] | {"gpu": "H100-80G", "train_backend": "Megatron-LM", "parallelism": {}}
     math = bare | {"algorithm": "GRPO", "models": like["models"], "response_len": like["response_len"]}
-    math |= {"prompt_len": like["prompt_len"]}
+    math |= {"prompt_len": like["prompt_len"], "global_batch_prompts": 512, "samples_per_prompt": 16}
     for count in (64, 128, 256):
         yield from _modes(f"RLinf GRPO 7B 28k, {count} GPUs", math, count, temporal=True)
+    bare |= {"samples_per_prompt": 1}
     for size in ("1.5B", "7B", "14B"):
         models = dict.fromkeys(("actor", "critic", "ref", "reward"), f"Qwen2.5-{size}")
         chat = bare | {"models": models, "prompt_len": {"max": 2048}, "response_len": {"max": 10240}}
         for count in (16, 64, 256):
             yield from _modes(f"RLinf PPO {size} 12k, {count} GPUs", chat, count, temporal=False)
     mixture = dict.fromkeys(("actor", "ref"), "Qwen3-30B-A3B")
-    long = math | {"models": mixture, "response_len": {"max": 19456}}
+    long = math | {"models": mixture, "response_len": {"max": 19456}, "global_batch_prompts": 1536}
     for count, temporal in ((32, False), (64, False), (128, True)):
-        yield from _modes(f"RLinf GRPO 30B-A3B 20k, {count} GPUs", long, count, temporal=temporal)
+        yield from _modes(f"RLinf GRPO 30B-A3B 20k, {count} GPUs", long, count, temporal=temporal, at_once=(128, 256))
 
 
-def _modes(item: str, raw: dict[str, Any], count: int, *, temporal: bool) -> Iterator[Row]:
+def _modes(
+    item: str, raw: dict[str, Any], count: int, *, temporal: bool, at_once: tuple[int, int] = (AT_ONCE, AT_ONCE)
+) -> Iterator[Row]:
+    """`at_once`: sequences that an engine decodes at once, colocated and apart."""
     try:
         case = fill(read(raw | {"num_gpus": count, "placement": "colocated", "max_staleness": 0}), count=count)
     except UnusableError as reason:
         yield Row(item, "temporal" if temporal else "spatial", "spatial" if temporal else "temporal", None, str(reason))
         return
-    roles = [role for pool in case.pools for role in pool.roles]
-    together = _seconds(replace(case, pools=(Pool("all", count, tuple(roles)),)))
-    ways = [_seconds(replace(case, pools=pools), TAKES) for pools in _spatial(roles, count)]
+    roles = [role for pool in case.pools for role in pool.roles if role not in NOT_OF_RLINF]
+    case = replace(case, old_log_probs="recompute" if "critic" in roles else "rollout")
+    colocated, spread = (replace(case, at_once=each) for each in at_once)
+    together = _seconds(replace(colocated, pools=(Pool("all", count, tuple(roles)),)), _plain)
+    ways = [_seconds(replace(spread, pools=pools), _inferring, TAKES) for pools in _spatial(roles, count)]
     apart = min((each for each in ways if not isinstance(each, str)), default=str(ways[0]))
     first, second = ("temporal", "spatial") if temporal else ("spatial", "temporal")
-    row = _row(item, first, second, {"temporal": together, "spatial": apart})
-    yield replace(row, note="; ".join(each for each in (row.note, "" if temporal else STREAMS) if each))
-
-
-TAKES = 8
-STREAMS = "spatial in up to 8 parts within a step; updates wait for the last, which RLinf's do not"
+    yield _row(item, first, second, {"temporal": together, "spatial": apart})
 
 
 def _spatial(roles: list[str], count: int) -> Iterator[tuple[Pool, ...]]:
-    """4:1:1:1:1 with a critic, engines first; without one engines on a half or on three quarters."""
-    rest = tuple(role for role in roles if role != "actor_infer")
+    """4:1:1:1:1 with a critic: engines, inference of actor and critic, both trainers. Without one engines on a quarter,
+    a half or three quarters."""
     if "critic" in roles:
+        rest = ("inference", "critic_inference", "actor_train", "critic")
         yield Pool("rollout", count // 2, ("actor_infer",)), *(Pool(role, count // 8, (role,)) for role in rest)
         return
-    for share in (count // 2, count * 3 // 4):
+    for share in (count // 4, count // 2, count * 3 // 4):
+        rest = tuple(role for role in roles if role != "actor_infer")
         yield Pool("rollout", share, ("actor_infer",)), Pool("train", count - share, rest)
+
+
+def _plain(document: dict[str, Any]) -> dict[str, Any]:
+    """Without a KL penalty, which only a reference could give."""
+    if "critic" not in document["roles"]:
+        return document
+    generate, reads = "actor_infer.generate", "critic.values, actor_train.log_probs"
+    document["roles"]["advantage"] = {"estimator": "gae", "gamma": 1.0, "lam": 1.0}
+    document["edges"] = [
+        f"data.train -> {generate}",
+        f"{generate} -> reward.score, {reads}",
+        f"reward.score, {reads} -> advantage.estimate",
+        "advantage.estimate -> actor_train.update, critic.update",
+        "actor_train => actor_infer",
+    ]
+    return document
+
+
+def _inferring(document: dict[str, Any]) -> dict[str, Any]:
+    """With old log-probs and values by roles of their own, which receive the weights once a step. Advantages are
+    normalised in each minibatch, which takes no time on devices: left out."""
+    document = _plain(document)
+    roles = document["roles"]
+    if "critic" not in roles:
+        return document
+    for name, trainer in (("inference", "actor_train"), ("critic_inference", "critic")):
+        kept = {key: roles[trainer]["engine"][key] for key in ("packing",)}
+        roles[name] = {"kind": "scorer", "model": roles[trainer]["model"], "engine": kept}
+        roles[name]["backend"] = roles[trainer]["backend"]
+    roles["advantage"]["normalize"] = "none"
+    roles["actor_train"]["inputs"] = {"old_log_probs": "inference.ref_log_probs"}
+    roles["actor_train"]["update"].pop("old_log_probs")
+    roles["actor_train"].pop("log_probs")
+    reads = "inference.log_probs, critic_inference.values"
+    document["edges"] = [
+        "data.train -> actor_infer.generate",
+        f"actor_infer.generate -> reward.score, {reads}",
+        f"reward.score, {reads} -> advantage.estimate",
+        "advantage.estimate -> actor_train.update, critic.update",
+        *("actor_train => actor_infer", "actor_train => inference", "critic => critic_inference"),
+    ]
+    return document
