@@ -11,7 +11,7 @@ import pytest
 
 from flowrl.placement.cost.lengths import constant, lognormal
 from flowrl.placement.time.decode import decode_seconds, step_seconds
-from flowrl.placement.time.takes import Call, first_done_seconds
+from flowrl.placement.time.takes import Call, first_done_seconds, response_shares
 from tests.placement.test_time_decode import ENGINE, SHAPE, drawn
 
 PROMPT = 100.0
@@ -82,3 +82,45 @@ def test_more_prompts_are_done_later_and_all_when_the_call_is() -> None:
         done = [first_done_seconds(SHAPE, engine, Call(256, 512, 4, PROMPT), table, n / 16) for n in range(1, 17)]
         assert done == sorted(done)
         assert done[-1] == decode_seconds(SHAPE, engine, 256, 512, PROMPT, table)
+
+
+def tokens_by_quarter(rng: random.Random, lengths: list[float], rows: int, most: int, samples: int) -> list[float]:
+    """The share of all tokens in each quarter of the prompts, in the order in which their last sample ends."""
+    own = [rng.choice(lengths) for _ in range(rows)]
+    free = [0.0] * min(most, rows)
+    ends: list[float] = []
+    for length in own:
+        ends.append(heapq.heappop(free) + length)
+        heapq.heappush(free, ends[-1])
+    prompts = sorted((max(ends[at : at + samples]), sum(own[at : at + samples])) for at in range(0, rows, samples))
+    quarter = len(prompts) // 4
+    return [sum(tokens for _, tokens in prompts[n * quarter : (n + 1) * quarter]) / sum(own) for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("mean", "longest", "spread", "rows", "most", "samples"),
+    [
+        (500, 1000, 0.7, 64, 1000, 1),
+        (500, 1000, 0.7, 128, 1000, 8),
+        (200, 2000, 1.1, 64, 1000, 1),
+        (500, 4096, 0.7, 256, 96, 4),
+        (300, 4096, 1.0, 128, 96, 1),
+        (800, 1000, 0.7, 384, 64, 8),
+        (300, 4096, 1.0, 512, 32, 1),
+    ],
+)
+def test_the_tokens_of_a_part_are_those_that_a_simulation_counts(
+    mean: float, longest: int, spread: float, rows: int, most: int, samples: int
+) -> None:
+    rng = random.Random(0)
+    lengths = drawn(rng, mean, longest, spread)
+    runs = [tokens_by_quarter(rng, lengths, rows, most, samples) for _ in range(max(40, 15_000 // rows))]
+    found = [fmean(each) for each in zip(*runs, strict=True)]
+    modelled = response_shares(lognormal(mean, longest, spread), max(1.0, rows / most), samples, 4)
+    assert sum(modelled) == pytest.approx(1.0)
+    assert modelled == pytest.approx(found, abs=0.04)
+
+
+def test_parts_of_responses_of_one_length_have_the_same_tokens() -> None:
+    for waves in (1.0, 4.0):
+        assert response_shares(constant(500.0), waves, 8, 4) == pytest.approx((0.25,) * 4, abs=0.02)

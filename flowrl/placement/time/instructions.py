@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Graph, Op
 from flowrl.graph.params import DataParams, UpdateParams
+from flowrl.graph.rows import rows_of
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
 from flowrl.placement.cost.ledger import evaluate
@@ -22,7 +23,7 @@ from flowrl.placement.cost.workload import Workload
 from flowrl.placement.request import PlacementRequest
 from flowrl.placement.sync.edge import sync_of
 from flowrl.placement.time.ops import Lines, OpTime
-from flowrl.placement.time.takes import opened_lines, take_shares, taken_lines
+from flowrl.placement.time.takes import opened_lines, scaled, take_shares, taken_lines, token_shares
 from flowrl.plan.plan import Decision, LedgerLine, Pool, Work
 from flowrl.program.program import SESSION, Instruction, InstructionKind, Program
 from flowrl.program.sessions import by_prompt
@@ -50,17 +51,32 @@ def seconds_of(lines: Mapping[str, Sequence[LedgerLine]]) -> dict[str, float]:
 
 def work_of(program: Program, lines: Mapping[str, tuple[LedgerLine, ...]]) -> tuple[Work, ...]:
     """The lines once for all instructions that do the same, without those that take no time."""
-    groups: dict[tuple[str, ...], list[str]] = {}
+    groups: dict[tuple[str, ...], list[tuple[tuple[LedgerLine, ...], list[str]]]] = {}
     for instruction in program.instructions:
-        if lines[instruction.id]:
-            groups.setdefault(_same(instruction), []).append(instruction.id)
-    return tuple(Work(instructions=tuple(ids), lines=lines[ids[0]]) for ids in groups.values())
+        own = lines[instruction.id]
+        if own:
+            alike = groups.setdefault(_same(instruction)[:-1], [])
+            ids = next((ids for other, ids in alike if other == own), None)
+            if ids is None:
+                alike.append((own, [instruction.id]))
+            else:
+                ids.append(instruction.id)
+    return tuple(Work(instructions=tuple(ids), lines=own) for alike in groups.values() for own, ids in alike)
 
 
 def _same(instruction: Instruction) -> tuple[str, ...]:
-    """Equal for instructions that take the same time. Takes differ: the last of a call's rows are few and long."""
-    part = str(instruction.firing) if instruction.kind is InstructionKind.TAKE else ""
+    """Equal for instructions that take the same time. Parts differ: the last of a call's rows are few and long. Fixed
+    minibatches do not: they are prompts in the order of the data."""
+    part = str(instruction.rows.start) if _is_part(instruction) else ""
     return (instruction.kind, instruction.role, instruction.op or "", instruction.edge or "", part)
+
+
+def _is_part(instruction: Instruction) -> bool:
+    """Whether its rows are those that are done next."""
+    if instruction.kind is InstructionKind.TAKE or instruction.rows.arrived:
+        return True
+    is_update = (instruction.op or "").split("@")[0].endswith(".update")
+    return instruction.kind is InstructionKind.RUN and instruction.firings > 1 and not is_update
 
 
 def duration_lines(
@@ -92,7 +108,8 @@ def duration_lines(
             if parts not in of_parts:
                 of_parts[parts] = OpTime(Workload(_part_of(graph, parts), shapes, request), pools, cluster)
             share = _share(instruction, program, times, placed.get(instruction.role))
-            cache[key] = _lines(instruction, graph, of_parts[parts], placed, share)
+            whole = _lines(instruction, graph, of_parts[parts], placed, share)
+            cache[key] = _by_tokens(instruction, program, times, placed, whole)
         found[instruction.id] = tuple(cache[key])
     return found
 
@@ -151,6 +168,27 @@ def _share(instruction: Instruction, program: Program, times: OpTime, here: Plac
     op = times.work.graph.op(instruction.op)
     whole_prompts = by_prompt(times.work.graph, program.instructions, op.id)
     return take_shares(times, here, op, instruction.firings, by_prompt=whole_prompts)[instruction.firing]
+
+
+def _by_tokens(
+    instruction: Instruction, program: Program, times: OpTime, placed: Mapping[str, Placed], whole: Lines
+) -> Lines:
+    """What a part takes on devices goes with its tokens. The rows of a part are those that are done next, so the first
+    have few."""
+    if instruction.kind is not InstructionKind.RUN or not _is_part(instruction) or instruction.role not in placed:
+        return whole
+    graph, rows = times.work.graph, instruction.rows
+    makes = {i.op for i in program.instructions if i.kind is InstructionKind.TAKE}
+    made = next((id for id in sorted(rows_of(graph).space(graph.op(instruction.op or ""))) if id in makes), None)
+    here = None if made is None else placed.get(graph.op(made).role)
+    if made is None or here is None or here.shape is None:
+        return whole
+    same = [i.rows.start for i in program.instructions if i.op == instruction.op and i.kind is InstructionKind.RUN]
+    starts = sorted(set(same))
+    groups = by_prompt(graph, program.instructions, made)
+    share = token_shares(times, here, graph.op(made), len(starts), by_prompt=groups)[starts.index(rows.start)]
+    origin = f"tokens of part {starts.index(rows.start) + 1} of {len(starts)}, as they are done, over the mean"
+    return whole if share == 1.0 else scaled(whole, "part", share, origin)
 
 
 def _half_awake(kind: InstructionKind, whole: Lines) -> Lines:
