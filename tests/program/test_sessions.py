@@ -120,7 +120,8 @@ def test_drawn_flows_run_in_parts_as_they_do_whole(
     partial = partial and lag > 0
     text += f"schedule: {{max_lag: {lag}, partial_rollout: {str(partial).lower()}}}\n"
     graph = compiled(text)
-    whole = emit(graph, pools(), RUN)
+    closed = replace(graph, schedule=replace(graph.schedule, partial_rollout=False))
+    whole = emit(closed, pools(), RUN)
     parts = emit(in_parts(graph, takes), pools(), RUN)
     kinds = {i.kind for i in parts.instructions}
     event(f"{len([i for i in parts.instructions if i.kind is InstructionKind.TAKE])} takes")
