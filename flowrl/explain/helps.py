@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from flowrl.compiler.emit.sessions import MOST_TAKES
 from flowrl.execution.expand import is_plain
 from flowrl.graph.graph import EdgeKind, Graph
 from flowrl.graph.params import UpdateParams
@@ -120,12 +121,13 @@ def _said(instruction: Instruction, graph: Graph) -> str:
 
 
 def changes(stage: StagePlan, cluster: Cluster, explicit: bool) -> tuple[Change, ...]:
-    """What may help a stage, bound as it is: devices, lag, partial rollouts, and other settings of the roles that are
-    critical."""
+    """What may help a stage, bound as it is: devices, lag, partial rollouts, parts of generation, and other settings of
+    the roles that are critical."""
     pool = _bottleneck(stage)
     return (
         *([] if pool is None else _more_devices(pool, stage, cluster, explicit)),
         *_later(stage),
+        *_sooner(stage),
         *([] if pool is None else _of_roles(stage, pool)),
     )
 
@@ -189,6 +191,28 @@ def _later(stage: StagePlan) -> list[Change]:
         late = max(1, lag)
         sets = ("schedule.partial_rollout=true", f"schedule.max_lag={late}")
         found.append(Change(what=f"partial rollouts, max_lag {late}", sets=sets))
+    return found
+
+
+def _sooner(stage: StagePlan) -> list[Change]:
+    """Responses that are handed on as they are done, where somebody on other devices waits for them; and updates that
+    begin with them."""
+    graph, schedule = stage.graph, stage.graph.schedule
+    pool_of = {entry.role: pool.name for pool in stage.pools if pool.devices for entry in pool.roles}
+    makes = {op.id: pool_of.get(op.role) for op in graph.ops if op.method == "generate" and op.label is None}
+    read = [
+        (op, item.source)
+        for op in graph.ops
+        for item in op.inputs
+        if item.source in makes and op.role in pool_of and pool_of[op.role] != makes[item.source]
+    ]
+    if not read:
+        return []
+    parts = f"schedule.takes={MOST_TAKES}"
+    found = [] if schedule.takes > 1 else [Change(what=f"generation in up to {MOST_TAKES} parts", sets=(parts,))]
+    if schedule.minibatches == "fixed" and any(op.method == "update" and op.firings > 1 for op, _ in read):
+        sets = (parts, "schedule.minibatches=arrival")
+        found.append(Change(what="minibatches of what is done first", sets=sets))
     return found
 
 

@@ -23,8 +23,8 @@ def planned(flow: str, takes: int | None) -> StagePlan:
     return compile_spec(loads(flow + key, folder=".")).stages[0]
 
 
-def decision_of(stage: StagePlan) -> Decision:
-    (found,) = (each for each in stage.decisions if each.what == "parts of generation")
+def decision_of(stage: StagePlan, what: str = "parts of generation") -> Decision:
+    (found,) = (each for each in stage.decisions if each.what == what)
     return found
 
 
@@ -68,3 +68,50 @@ def test_a_plan_in_parts_is_read_back_as_it_was_written() -> None:
 def test_a_flow_that_does_not_ask_has_no_such_decision() -> None:
     assert not [each for each in planned(SLOW_REWARD, None).decisions if each.what == "parts of generation"]
     assert not [each for each in planned(SLOW_REWARD, 1).decisions if each.what == "parts of generation"]
+
+
+ARRIVING = (
+    SLOW_REWARD.replace("loss: ppo", "loss: ppo, old_log_probs: rollout")
+    .replace("estimator: grpo", "estimator: reinforce_pp, normalize: none")
+    .replace("updates: 2", "updates: 4")
+)
+"""Samples, not groups, are handed on, and no reader needs the trainer's weights."""
+
+
+def arriving(flow: str, takes: int = 8) -> StagePlan:
+    return compile_spec(loads(flow + f"schedule: {{takes: {takes}, minibatches: arrival}}\n", folder=".")).stages[0]
+
+
+def test_updates_begin_with_what_is_done_first() -> None:
+    whole, fixed, parts = planned(ARRIVING, None), planned(ARRIVING, 8), arriving(ARRIVING)
+    assert parts.estimate.step_seconds < 0.95 * fixed.estimate.step_seconds < 0.95 * whole.estimate.step_seconds
+    told = decision_of(parts, "minibatches")
+    assert (told.chosen, told.reason, told.override) == ("arrival", "fastest", "schedule.minibatches")
+    assert told.text == "actor_train.update begins with the first part, on the prompts that are done first"
+    (rejected,) = told.rejected
+    more = fixed.estimate.step_seconds / parts.estimate.step_seconds - 1.0
+    assert (rejected.option, rejected.reason, rejected.delta) == ("fixed", "slower", f"{more:+.1%} step time")
+
+
+def test_parts_take_together_what_the_whole_takes() -> None:
+    """Early minibatches are short and late ones long; the sum is that of minibatches of the mean."""
+    fixed, parts = planned(ARRIVING, 8), arriving(ARRIVING)
+    runs = [[s for id, s in stage.estimate.durations.items() if ".update" in id] for stage in (fixed, parts)]
+    assert sum(runs[1]) == pytest.approx(sum(runs[0]), rel=1e-6)
+    assert runs[1] == sorted(runs[1])
+    assert runs[1][0] < 0.8 * runs[0][0] < runs[0][-1] < 0.8 * runs[1][-1]
+    scores = [s for id, s in parts.estimate.durations.items() if ".score" in id]
+    assert scores == sorted(scores)
+
+
+def test_an_update_that_has_to_wait_says_why() -> None:
+    stage = arriving(ARRIVING.replace(", old_log_probs: rollout", ""))
+    told = decision_of(stage, "minibatches")
+    reads = "actor_train.log_probs reads its weights before they change"
+    assert (told.chosen, told.reason) == ("fixed", "only_option")
+    assert told.text == f"actor_train.update waits for the last part: {reads}"
+    assert not any(i.rows.arrived for i in stage.programs.instructions)
+
+
+def test_minibatches_are_fixed_where_nobody_asks() -> None:
+    assert not [each for each in planned(ARRIVING, 8).decisions if each.what == "minibatches"]

@@ -14,7 +14,7 @@ from flowrl.explain.helps import Change, Helps, bound_by, changes, expected, gro
 from flowrl.machine.shorthand import parse_cluster
 from flowrl.plan.plan import Plan
 from flowrl.report.helps import render_helps
-from flowrl.spec import load
+from flowrl.spec import load, loads
 
 POOLS = "{pools: {rollout: {gpus: 4, roles: [actor_infer]}, train: {gpus: 4, roles: [actor_train]}}}"
 FLOW = """
@@ -135,3 +135,18 @@ def test_lines_are_no_wider_than_asked(found: tuple[Plan, Helps]) -> None:
     text = render_helps([found[1]], 80)
     assert max(len(line) for line in text.splitlines()) <= 80
     assert "--set schedule.max_lag=1" in text
+
+
+@pytest.mark.parametrize(
+    ("placement", "schedule", "proposed"),
+    [
+        (POOLS, "", {"generation in up to 8 parts", "minibatches of what is done first"}),
+        (POOLS, "schedule: {takes: 4}\n", {"minibatches of what is done first"}),
+        (POOLS, "schedule: {takes: 4, minibatches: arrival}\n", set[str]()),
+        ("colocated", "", set[str]()),
+    ],
+)
+def test_parts_are_proposed_where_others_wait_for_them(placement: str, schedule: str, proposed: set[str]) -> None:
+    plan = compile_spec(loads(FLOW.replace("PLACEMENT", placement) + schedule, folder="."))
+    found = {change.what for change in changes(plan.stages[0], plan.cluster, explicit=False)}
+    assert {what for what in found if "parts" in what or "done first" in what} == proposed
