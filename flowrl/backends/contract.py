@@ -68,12 +68,31 @@ class Call:
     on_long: str = "error"
     max_response_tokens: int | None = None
     """Limit of the generate op that made the op's samples: the fixed length of `sequence_sum_fixed`."""
+    joins: bool | None = None
+    """For open, of a session that goes on from step to step: whether its rows join those under way; false: it begins
+    afresh. None: a session of the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     batch: Batch | None
     metrics: Metrics
+    dropped: tuple[int, ...] = ()
+    """Prompts that a session which goes on will never give: they had become too old."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """What a take asks of one rank whose session goes on from step to step."""
+
+    prompts: int
+    """To give, each with all its samples, as soon as so many are done."""
+    later: int = 0
+    """Prompts that later takes of the step will ask of this rank."""
+    due: tuple[int, ...] = ()
+    """Prompts that must be given in this step, which waits for them: a step later they would be too old."""
+    oldest: int | None = None
+    """Prompts with a token of a weight version before this one are dropped, and count among those given; None: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +156,26 @@ class Streaming(Protocol):
         """Take `number` (from 1) of `parts`: as soon as so many parts of this rank's rows are done (rounded down; of
         its prompts if `by_prompt`), those not given yet, ids in ascending order. The last take gives all the rest."""
         ...
+
+
+class Carrying(Protocol):
+    """A generator whose session goes on from step to step (partial rollouts): what is not done when a step has its rows
+    goes on in the next one, under the weights that came in between. Its tokens are kept, its cache is made anew.
+    One without it makes whole responses (runtime/carried.py)."""
+
+    def join(self, call: Call, batch: Batch, *, afresh: bool) -> None:
+        """Prompts that the session works on from here; `afresh`: after forgetting all that it had."""
+        ...
+
+    def gather(self, gather: Gather) -> Result:
+        """Rows of whole prompts, ids in ascending order; `weight_version` tells each token's version."""
+        ...
+
+    def pause(self) -> None:
+        """Stop between two tokens. Weights may be read until `resume`."""
+        ...
+
+    def resume(self) -> None: ...
 
 
 class Checkpointed(Protocol):

@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from flowrl.backends.generators.cache import roomy_cache
+from flowrl.backends.generators.rollouts import Rollout
 from flowrl.backends.generators.sampling import Sampling, pick
 
 Ids = npt.NDArray[np.int32]
@@ -92,6 +93,40 @@ def decode(
         _advance(model, running, picked)
     longest = int(lengths.max())
     return Responses(tokens[:, :longest], log_probs[:, :longest], lengths, ended)
+
+
+@torch.inference_mode()
+def go_on(
+    model: Any,
+    rollouts: Sequence[Rollout],
+    uniforms: Sequence[npt.NDArray[np.float64]],
+    sampling: Sampling,
+    ends: Ends,
+    window: int,
+    made: Callable[[Rollout, int, float, bool], bool],
+) -> None:
+    """Go on with rollouts, from a cache that is made of all their tokens so far, until `made` says that it is enough.
+
+    uniforms: float64 [≥ limit] of each. `made` takes each token, with its log-prob and whether `ends` says so of the
+    last `window` tokens, and finishes rollouts; of the last one of a step it says whether to stop.
+    """
+    prefixes = [np.asarray(each.prompt + each.response, dtype=np.int32) for each in rollouts]
+    running = _start(model, prefixes, 1)
+    while not running.finished.all():
+        rows = running.rows.tolist()
+        places = [min(len(rollouts[row].response), rollouts[row].limit - 1) for row in rows]
+        draws = np.asarray([uniforms[row][place] for row, place in zip(rows, places, strict=True)])
+        picked, log_probs = pick(running.logits, torch.from_numpy(draws).to(running.logits.device), sampling)
+        tokens, values = picked.cpu().numpy(), log_probs.cpu().numpy()
+        enough = False
+        for place in np.flatnonzero(~running.finished).tolist():
+            rollout = rollouts[rows[place]]
+            tail = np.asarray([*rollout.response[1 - window or len(rollout.response) :], tokens[place]], dtype=np.int32)
+            enough = made(rollout, int(tokens[place]), float(values[place]), bool(ends(tail[None])[0])) or enough
+            running.finished[place] = rollout.finish_reason is not None
+        if enough or running.finished.all():
+            return
+        _advance(model, running, _leave(running, picked))
 
 
 def _start(model: Any, prompts: Sequence[Ids], samples: int) -> _Running:

@@ -17,8 +17,10 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as hf_logging
 
 from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, IntArray, Ragged
-from flowrl.backends.contract import LENGTH, STOP, Bytes, Call, RankSetup, Result, TensorSpec
+from flowrl.backends.contract import LENGTH, STOP, Bytes, Call, Gather, RankSetup, Result, TensorSpec
 from flowrl.backends.generators.decode import Ends, Ids, Responses, decode
+from flowrl.backends.generators.partial import PartialRollouts
+from flowrl.backends.generators.rollouts import percentile
 from flowrl.backends.generators.sampling import Sampling
 from flowrl.backends.models import torch_dtype
 from flowrl.backends.seeds import uniform_rows
@@ -46,22 +48,12 @@ class HfGenerator:
         self._model.to(setup.device).eval().requires_grad_(False)
         _check_positions(setup, self._model.config.get_text_config())
         self._version = 0
+        self._partial: PartialRollouts | None = None
 
     def call(self, call: Call, batch: Batch) -> Result:
         """generate: prompt rows × `samples_per_prompt` → sample rows."""
         torch.set_num_threads(self._setup.threads)
-        params = call.op.params
-        if call.op.method != "generate" or not isinstance(params, GenerateParams):
-            raise InternalError(f"a generator has no op {call.op.method}")
-        if "images" in batch.columns:
-            raise FlowError(diagnose("FR0801", call.op.span, what="`images` of generator `hf`", known="text prompts"))
-        prompts = self._codec.encode_prompts(
-            batch.objects("prompt"),
-            batch.prompt_ids,
-            max_tokens=call.max_prompt_tokens,
-            on_long=call.on_long,
-            span=call.op.span,
-        )
+        params, prompts = self._asked(call, batch)
         ids = sample_ids(batch, call.samples_per_prompt)
         samples: list[_Sample] = []
         for part in self._parts(prompts, params, call.samples_per_prompt):
@@ -74,6 +66,31 @@ class HfGenerator:
         read_into(dict(self._model.named_parameters()), manifest, buffer)
         self._version = version
 
+    def join(self, call: Call, batch: Batch, *, afresh: bool) -> None:
+        """As Carrying."""
+        params, prompts = self._asked(call, batch)
+        ids, samples = sample_ids(batch, call.samples_per_prompt), call.samples_per_prompt
+        if afresh or self._partial is None:
+            self._partial = PartialRollouts(params, self._codec, self._ends(params.stop), self._rows_at_once)
+        limits = [
+            _limit(params, len(prompt), prompt_id, call.op)
+            for prompt, prompt_id in zip(prompts, batch.prompt_ids.tolist(), strict=True)
+        ]
+        each = np.repeat(np.arange(len(prompts)), samples).tolist()
+        self._partial.join(call, [prompts[row] for row in each], ids, [limits[row] for row in each])
+
+    def gather(self, gather: Gather) -> Result:
+        """As Carrying."""
+        if self._partial is None:
+            raise InternalError("no session is open")
+        torch.set_num_threads(self._setup.threads)
+        return self._partial.gather(self._model, self._version, gather)
+
+    def pause(self) -> None:
+        """It only works while it is asked for rows."""
+
+    def resume(self) -> None: ...
+
     def load(self) -> None:
         self._model.to(self._setup.device)
 
@@ -83,13 +100,33 @@ class HfGenerator:
     def close(self) -> None:
         self._model = None
 
-    def _parts(self, prompts: Sequence[Ids], params: GenerateParams, samples: int) -> Iterator[slice]:
-        """Prompts whose caches fit together."""
+    def _asked(self, call: Call, batch: Batch) -> tuple[GenerateParams, list[Ids]]:
+        """What a call of generate says, and its prompts as tokens."""
+        params = call.op.params
+        if call.op.method != "generate" or not isinstance(params, GenerateParams):
+            raise InternalError(f"a generator has no op {call.op.method}")
+        if "images" in batch.columns:
+            raise FlowError(diagnose("FR0801", call.op.span, what="`images` of generator `hf`", known="text prompts"))
+        prompts = self._codec.encode_prompts(
+            batch.objects("prompt"),
+            batch.prompt_ids,
+            max_tokens=call.max_prompt_tokens,
+            on_long=call.on_long,
+            span=call.op.span,
+        )
+        return params, list(prompts)
+
+    def _rows_at_once(self, longest: int) -> int:
+        """Rows of so many tokens whose caches fit together."""
         config = self._model.config.get_text_config()
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         token_bytes = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * self._model.dtype.itemsize
+        return max(1, CACHE_BYTES // (token_bytes * longest))
+
+    def _parts(self, prompts: Sequence[Ids], params: GenerateParams, samples: int) -> Iterator[slice]:
+        """Prompts whose caches fit together."""
         longest = max((len(prompt) for prompt in prompts), default=0) + params.max_response_tokens
-        size = max(1, CACHE_BYTES // (token_bytes * longest * samples))
+        size = max(1, self._rows_at_once(longest) // samples)
         for start in range(0, len(prompts), size):
             yield slice(start, min(start + size, len(prompts)))
 
@@ -165,11 +202,6 @@ class _Sample:
         log_probs[len(prompt) :] = responses.log_probs[row, :length]
         tokens = np.concatenate([prompt, responses.tokens[row, :length]])
         return _Sample(tokens, mask, log_probs, STOP if responses.ended[row] else LENGTH)
-
-
-def percentile(lengths: Sequence[int], share: float) -> float:
-    """The length that a share of them does not exceed; 0 for none."""
-    return float(np.quantile(np.asarray(lengths), share)) if lengths else 0.0
 
 
 def sample_ids(batch: Batch, samples: int) -> IntArray:

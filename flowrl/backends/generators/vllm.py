@@ -11,27 +11,22 @@ it. Written for vLLM 0.32; the GPU paths (sleep levels, no eager mode) have not 
 from __future__ import annotations
 
 import gc
-import os
-import socket
-import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
-import torch
 
 from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, Ragged
-from flowrl.backends.contract import Bytes, Call, RankSetup, Result, TensorSpec
+from flowrl.backends.contract import LENGTH, STOP, Bytes, Call, Gather, RankSetup, Result, TensorSpec
 from flowrl.backends.generators.hf import sample_ids
-from flowrl.backends.generators.vllm_requests import Live, Sample, metrics_of
-from flowrl.backends.generators.vllm_settings import engine_arguments, engine_place, environment, is_cpu
+from flowrl.backends.generators.rollouts import Rollout, Rollouts, columns_of, metrics_of
+from flowrl.backends.generators.vllm_requests import Live, Sample
+from flowrl.backends.generators.vllm_settings import engine_arguments, is_cpu
+from flowrl.backends.generators.vllm_start import forget_process_groups, last_line, name_ranks, start_engine
 from flowrl.backends.seeds import sample_seed
 from flowrl.backends.text import Codec
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
-from flowrl.diag.near import near_names
 from flowrl.graph.params import GenerateParams
 
 
@@ -46,10 +41,13 @@ class VllmGenerator:
         self._away: frozenset[str] = frozenset()
         self._broken: str | None = None
         self._live: Live | None = None
+        self._partial: Rollouts | None = None
+        self._stop: tuple[str, ...] = ()
+        self._paused = False
         self._context: int = arguments["max_model_len"]
         self._codec = Codec(setup.model_folder, setup.model and setup.model.span)
-        self._store = _name_ranks(setup) if setup.layout.tp > 1 else None
-        self._engine: Any = _start_engine(setup, arguments)
+        self._store = name_ranks(setup) if setup.layout.tp > 1 else None
+        self._engine: Any = start_engine(setup, arguments)
 
     def call(self, call: Call, batch: Batch) -> Result:
         """generate: prompt rows → samples. Ranks of one engine beyond its first give no rows."""
@@ -58,9 +56,7 @@ class VllmGenerator:
 
     def open(self, call: Call, batch: Batch) -> None:
         """Hand the engine all requests of a call. As Streaming: it works on them while parts are waited for."""
-        params = call.op.params
-        if call.op.method != "generate" or not isinstance(params, GenerateParams):
-            raise InternalError(f"a generator was asked to {call.op.method}")
+        params = self._params(call)
         self._require_ready()
         if self._live is not None:
             raise InternalError("a session is open")
@@ -83,16 +79,53 @@ class VllmGenerator:
             return Result(None, {})
         return Result(self._columns(samples), metrics_of(samples))
 
+    def join(self, call: Call, batch: Batch, *, afresh: bool) -> None:
+        """As Carrying: requests of which some may still be with the engine when its weights change."""
+        params = self._params(call)
+        self._require_ready()
+        samples = self._requests(call, params, batch)
+        with self._breaking("generation"):
+            if afresh or self._partial is None:
+                self._abort([] if self._partial is None else self._partial.going())
+                self._partial, self._stop, self._paused = Rollouts(), tuple(params.stop), False
+            self._begin(samples, call, params, goes_on=True)
+        self._partial.join([Rollout(s.id, s.prompt, self._limit(params, len(s.prompt))) for s in samples])
+
+    def gather(self, gather: Gather) -> Result:
+        """As Carrying."""
+        partial = self._partial
+        if partial is None or self._paused:
+            raise InternalError("no session is open" if partial is None else "the session is paused")
+        left, dropped, gone = partial.drop(gather)
+        with self._breaking("generation"):
+            self._abort(gone)
+            going = {str(each.id): each for each in partial.going()}
+            while going and not partial.has(left):
+                self._go_on(going)
+        taken = partial.take(left)
+        if self._setup.rank % self._setup.layout.tp:
+            return Result(None, {})
+        return Result(columns_of(taken, self._codec), metrics_of(taken), dropped)
+
+    def pause(self) -> None:
+        """As Carrying. The engine works in this process, so it stands still as soon as nobody asks for rows."""
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+
     def read_weights(self, manifest: Sequence[TensorSpec], buffer: Bytes, version: int) -> None:
         """As WeightTarget. Raises FlowError FR0850 or FR0851; the engine is unusable after either."""
         self._require_whole()
+        if self._partial is not None and self._partial.going() and not self._paused:
+            raise InternalError("weights came in while a session was at work")
         name, rank, span = self._setup.role.name, self._setup.rank, self._setup.role.span
         self.wake_weights()
         try:
             missing = self._engine.collective_rpc("flowrl_read_weights", args=(manifest, buffer))[0]
         except Exception as error:
             self._broken = f"the update to version {version}"
-            reason = _last_line(error)
+            reason = last_line(error)
             raise FlowError(diagnose("FR0850", span, role=name, rank=rank, version=version, reason=reason)) from error
         if missing:
             self._broken = f"the update to version {version}"
@@ -144,8 +177,14 @@ class VllmGenerator:
         engine, self._engine = self._engine, None
         engine.engine_core.shutdown()
         del engine
-        _forget_process_groups()
+        forget_process_groups()
         gc.collect()
+
+    def _params(self, call: Call) -> GenerateParams:
+        params = call.op.params
+        if call.op.method != "generate" or not isinstance(params, GenerateParams):
+            raise InternalError(f"a generator was asked to {call.op.method}")
+        return params
 
     def _requests(self, call: Call, params: GenerateParams, batch: Batch) -> list[Sample]:
         prompts = self._codec.encode_prompts(
@@ -163,11 +202,12 @@ class VllmGenerator:
         ids = sample_ids(batch, call.samples_per_prompt).tolist()
         return [Sample(one, prompts[row // call.samples_per_prompt].tolist()) for row, one in enumerate(ids)]
 
-    def _begin(self, samples: Sequence[Sample], call: Call, params: GenerateParams) -> None:
+    def _begin(self, samples: Sequence[Sample], call: Call, params: GenerateParams, *, goes_on: bool = False) -> None:
         for sample in samples:
             seed = sample_seed(call.seed, call.op.id, sample.id)
             prompt = {"prompt_token_ids": sample.prompt}
-            self._engine.add_request(str(sample.id), prompt, self._sampling(params, seed, len(sample.prompt)))
+            sampling = self._sampling(params, seed, len(sample.prompt), goes_on=goes_on)
+            self._engine.add_request(str(sample.id), prompt, sampling)
         self._engine.collective_rpc("flowrl_log_probs_of", args=(_whole_vocabulary(params),))
 
     def _step(self, live: Live) -> None:
@@ -179,6 +219,27 @@ class VllmGenerator:
                 sample = live.waiting.pop(output.request_id)
                 sample.take(output.outputs[0], stopped)
                 live.done.append(sample)
+
+    def _go_on(self, going: dict[str, Rollout]) -> None:
+        """One step of a session that goes on: outputs hold the tokens that are new, made with the version of now."""
+        assert self._partial is not None
+        for output in self._engine.step():
+            rollout, made = going[output.request_id], output.outputs[0]
+            tokens = list(made.token_ids)
+            rollout.response += tokens
+            rollout.log_probs += [entry[token].logprob for token, entry in zip(tokens, made.logprobs, strict=True)]
+            rollout.versions += [self._version] * len(tokens)
+            stopped = self._holds_stop(rollout.response, self._stop)
+            if stopped and not output.finished:
+                self._abort([rollout])
+            if stopped or output.finished:
+                del going[output.request_id]
+                self._partial.finish(rollout, LENGTH if made.finish_reason == "length" and not stopped else STOP)
+
+    def _abort(self, rollouts: Sequence[Rollout]) -> None:
+        names = [str(each.id) for each in rollouts if each.finish_reason is None]
+        if names:
+            self._engine.abort_request(names, internal=False)
 
     def _holds_stop(self, tokens: Sequence[int], stop: Sequence[str]) -> bool:
         """Whether the newest token has completed a stop string: it lies in so many tokens, each a byte at least."""
@@ -196,10 +257,11 @@ class VllmGenerator:
         room = self._context_of(params) - prompt_tokens
         return min(room, params.max_response_tokens, params.max_turn_tokens or params.max_response_tokens)
 
-    def _sampling(self, params: GenerateParams, seed: int, prompt_tokens: int) -> Any:
+    def _sampling(self, params: GenerateParams, seed: int, prompt_tokens: int, *, goes_on: bool) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        whole = RequestOutputKind.CUMULATIVE if params.stop else RequestOutputKind.FINAL_ONLY
         return SamplingParams(
             temperature=params.temperature,
             top_p=params.top_p,
@@ -209,7 +271,7 @@ class VllmGenerator:
             stop_token_ids=[self._codec.eos_id],
             logprobs=0,
             detokenize=False,
-            output_kind=RequestOutputKind.CUMULATIVE if params.stop else RequestOutputKind.FINAL_ONLY,
+            output_kind=RequestOutputKind.DELTA if goes_on else whole,
         )
 
     def _columns(self, samples: Sequence[Sample]) -> Batch:
@@ -230,8 +292,9 @@ class VllmGenerator:
         return Batch(ids, ids >> SAMPLE_ID_BITS, columns)
 
     def _reset_prefix_cache(self) -> None:
-        """Old keys and values must not meet new weights."""
-        if not self._engine.reset_prefix_cache():
+        """Old keys and values must not meet new weights: those of requests under way are made anew, too."""
+        running = self._partial is not None and bool(self._partial.going())
+        if not self._engine.reset_prefix_cache(reset_running_requests=running):
             self._broken = "a prefix cache that could not be reset"
             raise InternalError("vLLM did not reset its prefix cache: some request still holds blocks")
 
@@ -256,102 +319,6 @@ class VllmGenerator:
             raise InternalError("the engine is off its devices")
 
 
-def _start_engine(setup: RankSetup, arguments: dict[str, Any]) -> Any:
-    """The engine, or FlowError FR0846 to FR0848."""
-    os.environ.update(environment(setup.device, setup.threads))
-    if is_cpu(setup.device):
-        torch.set_num_threads(setup.threads)
-        _switch_off_compiler()
-    name, span = setup.role.name, setup.role.spans.get("backend", setup.role.span)
-    with _quiet_start():
-        try:
-            import vllm
-            from vllm import EngineArgs, LLMEngine
-        except ImportError as error:
-            raise FlowError(diagnose("FR0847", span, role=name, reason=_last_line(error))) from error
-        _check_keys(setup, {one.name for one in fields(EngineArgs)}, vllm.__version__)
-        try:
-            return LLMEngine.from_engine_args(EngineArgs(**arguments), enable_multiprocessing=False)
-        except Exception as error:
-            notes = [line for line in str(error).splitlines() if line.strip()][:8]
-            facts = {"role": name, "rank": setup.rank, "reason": f"{type(error).__name__}"}
-            raise FlowError(diagnose("FR0848", span, notes=notes, **facts)) from error
-
-
-@contextmanager
-def _quiet_start() -> Iterator[None]:
-    """vLLM looks at every attribute of every loaded module, a deprecated one of torch among them, and on a CPU replaces
-    `torch.set_num_threads` by a function that does nothing."""
-    set_num_threads = torch.set_num_threads
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r"`torch\.distributed\.reduce_op`", category=FutureWarning)
-            yield
-    finally:
-        torch.set_num_threads = set_num_threads
-
-
-def _switch_off_compiler() -> None:
-    """The environment variable counts only if torch's compiler was not loaded before."""
-    dynamo: Any = sys.modules.get("torch._dynamo")
-    if dynamo is not None:
-        dynamo.config.disable = True
-
-
-def _check_keys(setup: RankSetup, known: set[str], version: str) -> None:
-    unknown = sorted(set(setup.role.engine.extra) - known)
-    if not unknown:
-        return
-    near = {key: near_names(key, known) for key in unknown}
-    raise FlowError(
-        diagnose(
-            "FR0846",
-            engine_place(setup, key),
-            role=setup.role.name,
-            key=key,
-            version=version,
-            near=_near_text(near[key]),
-        )
-        for key in unknown
-    )
-
-
-def _near_text(names: Sequence[str]) -> str:
-    return f"keys with near names exist: {', '.join(names)}" if names else "no key has a near name"
-
-
-def _name_ranks(setup: RankSetup) -> Any:
-    """Tell vLLM which ranks make one engine. Ranks are numbered replica by replica; each replica has a store of its
-    own, whose port its first rank picks and the role's store passes on. Gives that store: rank 0 serves it while it is
-    kept."""
-    from torch.distributed import TCPStore
-
-    if setup.store_port is None:
-        raise InternalError("ranks of one engine need a store")
-    replica, part = divmod(setup.rank, setup.layout.tp)
-    store = TCPStore(setup.store_host, setup.store_port, setup.world_size, setup.rank == 0, wait_for_workers=False)
-    if part == 0:
-        store.set(f"vllm/{replica}", f"{setup.store_host}:{_free_port(setup.store_host)}")
-    host, port = store.get(f"vllm/{replica}").decode().rsplit(":", 1)
-    os.environ.update(
-        RANK=str(part), LOCAL_RANK="0", WORLD_SIZE=str(setup.layout.tp), MASTER_ADDR=host, MASTER_PORT=port
-    )
-    return store
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
-
-
-def _forget_process_groups() -> None:
-    from vllm.distributed.parallel_state import destroy_distributed_environment, destroy_model_parallel
-
-    destroy_model_parallel()
-    destroy_distributed_environment()
-
-
 def _whole_vocabulary(params: GenerateParams) -> float | None:
     """The temperature of the log-probs if top_k or top_p cut the distribution, else None.
 
@@ -360,8 +327,3 @@ def _whole_vocabulary(params: GenerateParams) -> float | None:
     """
     cut = params.top_p < 1.0 or params.top_k > 0
     return params.temperature if cut and params.temperature > 0 else None
-
-
-def _last_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1].strip()}" if lines else type(error).__name__

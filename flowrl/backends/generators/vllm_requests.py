@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowrl.backends.batch import SAMPLE_ID_BITS
-from flowrl.backends.contract import LENGTH, STOP, Metrics
-from flowrl.backends.generators.hf import percentile
+from flowrl.backends.contract import LENGTH, STOP
 
 
 @dataclass(slots=True)
@@ -71,16 +70,3 @@ class Live:
             seen[prompt] += 1
             found += [prompt] if seen[prompt] == whole[prompt] else []
         return found
-
-
-def metrics_of(samples: Sequence[Sample]) -> Metrics:
-    count = len(samples)
-    if not count:
-        return {}
-    tokens = sum(len(s.response) for s in samples)
-    truncated = sum(s.finish_reason == LENGTH for s in samples)
-    return {
-        "response_tokens": (tokens / count, float(count)),
-        "response_tokens_p99": (percentile([len(s.response) for s in samples], 0.99), float(count)),
-        "truncated": (truncated / count, float(count)),
-    }
