@@ -32,10 +32,11 @@ def familiar(ways: Ways) -> list[Way]:
         *(_side_by_side(ways) if mode is Mode.AUTO else ()),
         *(_splits(ways) if _may_split(ways) else ()),
     ]
-    return [(parts, sizes) for parts, sizes in found if _keeps(ways, parts)]
+    return [(parts, sizes) for parts, sizes in found if keeps(ways, parts)]
 
 
-def _keeps(ways: Ways, parts: Sequence[Part]) -> bool:
+def keeps(ways: Ways, parts: Sequence[Part]) -> bool:
+    """Whether the request allows a way."""
     joined = all(ways.may_join(role, [r for r in part.roles if r != role]) for part in parts for role in part.roles)
     return joined and ways.allowed(parts)
 

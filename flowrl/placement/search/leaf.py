@@ -94,11 +94,12 @@ class Leaves:
         most_seconds: float,
         most_nodes: int | None = None,
         recompute: Mapping[str, str] | None = None,
+        more_nodes: int = 0,
     ) -> Settled | None:
         """The first of the quickest choices whose step is shorter than `most_seconds` (of equal ones not), or None.
-        With `most_nodes` the best of so many that are looked at, which proves nothing. `recompute`: by role, where it
-        is given."""
-        return _Search(self, pitches, most_seconds, most_nodes, recompute or {}).run()
+        With `most_nodes` the best of so many that are looked at, which proves nothing; where none of them will do, the
+        first of `more_nodes` that does. `recompute`: by role, where it is given."""
+        return _Search(self, pitches, most_seconds, most_nodes, recompute or {}, more_nodes).run()
 
 
 class _Search:
@@ -111,10 +112,11 @@ class _Search:
         most_seconds: float,
         most_nodes: int | None,
         recompute: Mapping[str, str],
+        more_nodes: int = 0,
     ) -> None:
         self.leaves, self.pitches, self.most = leaves, pitches, most_seconds
         self.left = most_nodes or max(LEAST_NODES, MOST_LOOKED - leaves.count.looked_at)
-        self.must_prove = most_nodes is None
+        self.must_prove, self.more = most_nodes is None, more_nodes
         self.costs, self.clock, self.stays = leaves.stays.costs, leaves.clock, leaves.stays
         self._recompute = recompute
         self.chosen: list[list[Stay]] = [[] for _ in pitches]
@@ -238,6 +240,8 @@ class _Search:
         mine, site = self.chosen[each.pool], self.pitches[each.pool].site
         left = sum(o.left for o in self.order[level + 1 :] if o.pool == each.pool)
         for stay in each.stays or self._stays(each, [stay.entry for stay in mine]):
+            if self.left <= 0 and self.more > 0 and self.best is None:
+                self.left, self.more = 1, self.more - 1
             if self.left <= 0:
                 self.leaves.count.cut_short |= self.must_prove
                 break

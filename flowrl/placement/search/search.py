@@ -30,7 +30,9 @@ from flowrl.placement.search.climb import Climb
 from flowrl.placement.search.familiar import familiar
 from flowrl.placement.search.faults import nothing_left, refused, too_slow
 from flowrl.placement.search.leaf import MOST_LOOKED
+from flowrl.placement.search.nearby import Nearby
 from flowrl.placement.search.objective import objective_of
+from flowrl.placement.search.published import published
 from flowrl.placement.search.settle import Settler
 from flowrl.placement.search.sizes import EVERY_SIZE, cluster_sizes, is_thinned, refined, space_of
 from flowrl.placement.search.ways import Ways, group_size
@@ -41,6 +43,10 @@ MOST_LOOKED_OF_SMALL = 16_000
 placement that more looks find; the gap says how much it may be."""
 MOST_NODES_CLIMBED = 1_000
 """Choices of a way that a climb came by: branch and bound has it again."""
+MOST_MOVED = 6_000
+"""Looks for local moves from placements that are known."""
+WORTH_MOVING = 0.15
+"""Of the best, what may be gained for all of them; where less may, in proportion fewer."""
 MOST_APART = 6
 """Roles of which a climb also starts with each on its own."""
 MOST_ASSIGNMENTS = 64
@@ -112,8 +118,10 @@ class _Search:
         if ground.sizes:
             branch = Branch(ground, self.settler.settle_seats, lambda: self.settler.score)
             branch.start(ground.start())
-            if branch.run(MOST_LOOKED // 4) < inf:
+            self.open_bound = branch.run(MOST_LOOKED // 4)
+            if self.open_bound < inf:
                 self._climb(ground)
+                self._look_nearby(ground)
             is_small = all(room <= EVERY_SIZE for room in ground.room.values())
             ends = (MOST_LOOKED_OF_SMALL, None) if is_small else (MOST_LOOKED, MOST_LOOKED // 2)
             self.open_bound = branch.run(*ends)
@@ -147,6 +155,16 @@ class _Search:
             [[Seat(roles, name, ground.sizes[name]) for roles, name in start] for start in starts if start]
         ):
             self.settler.settle_seats(seats, places, MOST_NODES_CLIMBED)
+
+    def _look_nearby(self, ground: Ground) -> None:
+        """Around the best and what other systems do, which is settled as it is: see published.py and nearby.py."""
+        if ground.whole:
+            return
+        ways = published(self.ways)
+        for parts, sizes in ways:
+            self.settler.settle_quickly(parts, sizes, self.settler.score, (MOST_NODES_CLIMBED, 0))
+        gain = min(1.0, (self.settler.score[0] / self.open_bound - 1.0) / WORTH_MOVING) if self.open_bound > 0 else 1.0
+        Nearby(ground, self.settler, Climb(ground), ground.count.looked_at + round(gain * MOST_MOVED)).run(ways)
 
     def _ground(self) -> Ground:
         """Of groups of GPUs: slots of a CPU cost what others leave them."""

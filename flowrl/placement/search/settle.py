@@ -68,6 +68,23 @@ class Settler:
         wanted = [(draft.group.name, len(draft.devices)) for draft in option.pools]
         self._settle(option, self.objective.most_seconds(wanted, self.score), most_nodes)
 
+    def settle_quickly(
+        self, parts: Sequence[Part], sizes: Sequence[int], than: Score, nodes: tuple[int, int]
+    ) -> Score | None:
+        """What these pools score if that is less than `than`, by as many choices as `Leaves.settle` says; None else.
+        Not proven. Kept if it is better than the best so far."""
+        option = self._option(parts, sizes)
+        wanted = [(draft.group.name, len(draft.devices)) for draft in option.pools]
+        most, more = nodes
+        within = self.objective.most_seconds(wanted, than)
+        settled = self.leaves.settle(self._pitches(option), within, most, more_nodes=more)
+        if settled is None:
+            return None
+        score = self.objective.score(settled.seconds, wanted)
+        if score < self.score:
+            self._keep(self._candidate(option, settled.pools))
+        return score
+
     def settle_way(self, parts: Sequence[Part], sizes: Sequence[int]) -> None:
         """Whether it is better than others or not. On GPUs a few choices are looked at: branch and bound has all."""
         on_cpu = any(self.places.groups[part.group].device.is_cpu for part in parts)
