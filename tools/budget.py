@@ -20,7 +20,7 @@ FUNCTION_LINES = 80
 ROOM_LINES: Mapping[str, int] = {
     "flowrl/algos": 1000,
     "flowrl/api": 3000,
-    "flowrl/backends": 4000,
+    "flowrl/backends": 5600,
     "flowrl/cli": 1700,
     "flowrl/compiler": 6900,
     "flowrl/diag": 3200,
@@ -33,7 +33,7 @@ ROOM_LINES: Mapping[str, int] = {
     "flowrl/presets": 50,
     "flowrl/program": 1200,
     "flowrl/report": 3000,
-    "flowrl/runtime": 6000,
+    "flowrl/runtime": 8000,
     "flowrl/spec": 7000,
     "tests": 41000,
     "tools": 800,

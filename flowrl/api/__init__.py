@@ -20,6 +20,7 @@ from flowrl.api.init import init, presets
 from flowrl.api.keys import Key, find_keys, near_keys
 from flowrl.api.measure import measure_machine, profile_of
 from flowrl.api.profile import load_profile
+from flowrl.api.rehearse import rehearse
 from flowrl.api.replan import open_move, replan
 from flowrl.api.stale import fresh_folder
 from flowrl.api.sweep import sweep
@@ -214,6 +215,7 @@ __all__ = [
     "plot_sweep",
     "presets",
     "profile_of",
+    "rehearse",
     "render",
     "render_calibration",
     "render_diff",

@@ -31,6 +31,7 @@ from flowrl.cli.options import (
     sets_option,
 )
 from flowrl.cli.plans import DIFFERS, diff, tell_diff, why_not
+from flowrl.cli.rehearse import rehearse
 from flowrl.cli.results import fixed_line, key_lines, result_line, result_record
 from flowrl.cli.sweep import sweep
 from flowrl.cli.voice import Voice, as_json, count_line, has_color, is_ascii, worst, write
@@ -338,6 +339,7 @@ def explain_key(context: click.Context, voice: Voice, what: str) -> None:
     voice.data(as_json([key.record() for key in keys]) if voice.json else key_lines(keys, voice.width))
 
 
+flowrl.add_command(rehearse)
 flowrl.add_command(diff)
 flowrl.add_command(why_not)
 flowrl.add_command(sweep)

@@ -1,0 +1,125 @@
+"""A small model in place of a large one, with the large one's tokenizer where this machine has it: for rehearsals.
+
+Takes a source as a flow names it and the sizes wanted; makes a Hugging Face folder with random weights. Fetches
+nothing: what is neither a folder nor in the local cache gets a tokenizer of bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as hf_logging
+
+from flowrl.backends.models import materialise
+from flowrl.backends.seeds import sample_seed
+from flowrl.graph.graph import Model
+
+KEPT = ("qwen2", "qwen3", "llama", "mistral")
+"""Architectures that are shrunk as they are; another one becomes a qwen2."""
+TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}assistant: "
+"""Of a tokenizer that has none, so that messages can be prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Small:
+    """Sizes of the small model."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    ffn: int
+    positions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What it has become."""
+
+    architecture: str
+    tokenizer: str
+    """`bytes`, or whose it is."""
+
+
+def make_small(model: Model, folder: Path, small: Small, out: Path, seed: int) -> Made:
+    """Make the folder `out`. `folder`: where the flow's relative paths start."""
+    hf_logging.disable_progress_bar()
+    source = _here(model.source, folder)
+    if source is None:
+        return _bytes(model, folder, small, out, seed)
+    tokenizer: Any = AutoTokenizer.from_pretrained(str(source))
+    config = _shrunk(AutoConfig.from_pretrained(str(source)), small)
+    if config is None:
+        config = AutoConfig.for_model("qwen2", vocab_size=len(tokenizer), **_sizes(small))
+    config.vocab_size = max(int(config.vocab_size), len(tokenizer))
+    config.initializer_range = small.hidden**-0.5
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(sample_seed(seed, f"model.{model.name}", 0))
+        made: Any = AutoModelForCausalLM.from_config(config)
+    made.to(torch.float32).save_pretrained(str(out))
+    _with_template(tokenizer, out)
+    return Made(str(config.model_type), model.source)
+
+
+def _bytes(model: Model, folder: Path, small: Small, out: Path, seed: int) -> Made:
+    name = (model.inline or {}).get("tokenizer", "bytes")
+    inline = {
+        "architecture": "qwen2",
+        "tokenizer": name,
+        "hidden_size": small.hidden,
+        "layers": small.layers,
+        "heads": small.heads,
+        "kv_heads": small.kv_heads,
+        "ffn_size": small.ffn,
+        "max_positions": small.positions,
+    }
+    tiny = Model(name=model.name, source="inline", head=model.head, dtype="float32", inline=inline)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    materialise(tiny, folder, out, seed)
+    if model.inline is None:
+        _with_template(AutoTokenizer.from_pretrained(str(out)), out)
+    return Made("qwen2", name)
+
+
+def _here(source: str, folder: Path) -> Path | None:
+    """The folder of a model that this machine has."""
+    local = folder / source
+    if (local / "config.json").is_file():
+        return local
+    from huggingface_hub import snapshot_download
+
+    try:
+        cached = Path(snapshot_download(source, local_files_only=True))
+    except Exception:  # not a hub id, or not in the cache: the hub says it in many ways
+        return None
+    return cached if (cached / "config.json").is_file() and any(cached.glob("tokenizer*")) else None
+
+
+def _sizes(small: Small) -> dict[str, Any]:
+    return {
+        "num_hidden_layers": small.layers,
+        "hidden_size": small.hidden,
+        "num_attention_heads": small.heads,
+        "num_key_value_heads": small.kv_heads,
+        "intermediate_size": small.ffn,
+        "max_position_embeddings": small.positions,
+    }
+
+
+def _shrunk(config: Any, small: Small) -> Any:
+    """The configuration with other sizes; None for an architecture that is not kept."""
+    if config.model_type not in KEPT:
+        return None
+    told = config.to_dict() | _sizes(small) | {"head_dim": small.hidden // small.heads}
+    for of_layers in ("layer_types", "max_window_layers"):
+        told.pop(of_layers, None)
+    return type(config).from_dict(told)
+
+
+def _with_template(tokenizer: Any, out: Path) -> None:
+    tokenizer.chat_template = tokenizer.chat_template or TEMPLATE
+    tokenizer.save_pretrained(str(out))
