@@ -20,6 +20,7 @@ from tests.backends.ranks import forward, rank_of, sample_rows, update
 RANKS = 2
 SHARE = (7, 4)
 """Rows of each rank: with a small budget they need unequal numbers of micro-batches."""
+STILL = (0, 1, 4, 5, 8)
 BUDGET = 30
 SGD = OptimizerParams(name="sgd", lr=1.0, max_grad_norm=1.0)
 ADAM = OptimizerParams(name="adamw", lr=1e-2)
@@ -30,11 +31,19 @@ SGD_STEPS = 10
 
 def rows_of(rank: int | None, step: int) -> Batch:
     """The minibatch of a step, whole or one rank's rows."""
-    batch = sample_rows(sum(SHARE), seed=step)
+    batch = _with_still(sample_rows(sum(SHARE), seed=step))
     if rank is None:
         return batch
     start = sum(SHARE[:rank])
     return batch.select(range(start, start + SHARE[rank]))
+
+
+def _with_still(batch: Batch) -> Batch:
+    """Some rows have no advantage, more of one rank's than of the other's: they are run forward only."""
+    advantages = batch.ragged("advantages").rows()
+    for row in STILL:
+        advantages[row] = np.zeros_like(advantages[row])
+    return Batch(batch.ids, batch.prompt_ids, {**batch.columns, "advantages": Ragged.of(advantages, np.float32)})
 
 
 def train(
