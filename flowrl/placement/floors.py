@@ -12,6 +12,7 @@ from flowrl.graph.graph import Role
 from flowrl.machine.profile import Profile
 from flowrl.machine.shape import DTYPE_BYTES, ModelShape
 from flowrl.machine.traits import ENGINES
+from flowrl.placement.cost.placed import share_of
 from flowrl.plan.plan import Layout
 
 MOMENTS = {"sgd": 0, "adamw_8bit": 2}
@@ -44,7 +45,7 @@ class Floor:
         """What of a device the role may take; an engine its share."""
         if self.role.backend not in ENGINES:
             return device_bytes
-        return int(self.role.engine.kv_fraction * (device_bytes - profile.memory.driver_bytes))
+        return int(share_of(self.role) * (device_bytes - profile.memory.driver_bytes))
 
     def _megatron(self, layout: Layout) -> float:
         shared, experts = self._shared, self._experts

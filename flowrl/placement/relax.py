@@ -17,6 +17,7 @@ from flowrl.graph.params import ForwardParams, GenerateParams, ScoreParams, Upda
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shorthand import larger_by, roomier
 from flowrl.machine.traits import ENGINES
+from flowrl.placement.cost.placed import share_of
 from flowrl.placement.request import Mode, PlacementRequest
 from flowrl.plan.plan import Memory
 
@@ -251,9 +252,12 @@ def _tokens(op: Op) -> int:
 
 
 def _kv_fraction(role: Role) -> Iterator[Edit]:
-    """Smaller leaves room for others; larger gives room to an engine that can't start. The nearest first."""
-    now = round(role.engine.kv_fraction * 20)
+    """Smaller leaves room for others, if placement has not tried it; larger gives room to an engine that can't start.
+    The nearest first."""
+    now = round(share_of(role) * 20)
     lower = [n / 20 for n in range(now - 1, round(SMALLEST_KV_FRACTION * 20) - 1, -1)]
+    if role.engine.kv_fraction is None:
+        lower = []
     higher = [n / 20 for n in range(now + 1, 20)]
     key, own = f"roles.{role.name}.engine.kv_fraction", frozenset({role.name})
     for shares, phases in ((lower, None), (higher, frozenset({f"start {role.name}"}))):

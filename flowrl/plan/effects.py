@@ -131,6 +131,7 @@ PLACEMENT_FIELDS: Mapping[str, tuple[Effect, str]] = {
     "offloaded": (_AGAIN, "residency"),
     "recompute": (_RESTART, "recompute"),
     "micro_batch_tokens": (_LIVE, "micro_batch"),
+    "memory_share": (_RESTART, "engine_argument"),
 }
 """Of a role's placement, wherever it is. A generator whose `offloaded` differs restarts: its engine is started so."""
 

@@ -41,6 +41,9 @@ class RolePlacement(msgspec.Struct, frozen=True, kw_only=True):
     micro_batch_tokens: int | None = None
     """Tokens that one device works on at a time, in each of its ops that has micro-batches; None: as its ops say. Set
     where the flow leaves it open; the runtime reads it here. No loss depends on it: each is over a whole minibatch."""
+    memory_share: float | None = None
+    """Share of a device's memory that an engine may take for weights and KV cache; None: as its role says, else
+    machine/engines.py's KV_FRACTION. Set where the flow leaves it open; the runtime reads it here."""
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):

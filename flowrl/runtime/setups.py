@@ -123,7 +123,8 @@ def _rank_setup(
 
 def _as_placed(role: Role, entry: RolePlacement) -> Role:
     """The role with what placement chose for its engine: a rank reads it there and knows no plan."""
-    return structs.replace(role, engine=structs.replace(role.engine, recompute=entry.recompute))
+    share = role.engine.kv_fraction if entry.memory_share is None else entry.memory_share
+    return structs.replace(role, engine=structs.replace(role.engine, recompute=entry.recompute, kv_fraction=share))
 
 
 def _op_as_placed(op: Op, entry: RolePlacement | None) -> Op:

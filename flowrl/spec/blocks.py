@@ -154,8 +154,8 @@ class EngineDocument(Extensible):
     """Dtype that gradients are reduced and kept in. Default float32."""
     master_dtype: Literal["float32", "bfloat16"] | None = None
     """Dtype that a trainer keeps its weights in. Default: float32; the model's where they are frozen (LoRA)."""
-    kv_fraction: Share = 0.85
-    """Share of a device's memory for an engine's weights and KV cache. Default 0.85."""
+    kv_fraction: Share | None = None
+    """Share of a device's memory for an engine's weights and KV cache. Default: decided by placement, at most 0.85."""
     max_sequences: Positive | None = None
     """Sequences that one engine decodes at once. Default: the engine's own for the device."""
     max_batch_tokens: Positive | None = None

@@ -17,6 +17,7 @@ from msgspec import structs
 from flowrl.backends.contract import RankSetup
 from flowrl.diag.diagnostic import FlowError, InternalError
 from flowrl.graph.params import EngineParams
+from flowrl.machine.engines import KV_FRACTION
 from flowrl.plan.plan import Layout
 from tests.backends.engines import LONG, call_of, make_folders, prompt_rows, setup_of
 from tests.backends.placed import ANY_LENGTH, at_its_place, placed
@@ -197,7 +198,7 @@ def test_cpu_settings_stay_off_gpus(folders: dict[str, Path]) -> None:
     arguments = engine_arguments(setup_of(folders["a-True"], device="cuda"))
     assert not {"block_size", "kv_cache_memory_bytes"} & set(arguments)
     assert arguments["enforce_eager"] is False
-    assert arguments["gpu_memory_utilization"] == EngineParams().kv_fraction
+    assert arguments["gpu_memory_utilization"] == KV_FRACTION
     assert arguments["enable_sleep_mode"] is True
 
 

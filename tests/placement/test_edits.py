@@ -151,8 +151,11 @@ def test_written_pools_do_not_grow() -> None:
 
 
 def test_engines_are_given_less_or_where_they_do_not_start_more() -> None:
-    told = told_text(GRPO)
+    written = GRPO.replace("backend: vllm,", "backend: vllm, engine: {kv_fraction: 0.85},")
+    told = told_text(written)
     lower, higher = [e for e in role_edits(told.graph, frozenset({"actor_infer"})) if "kv_fraction" in e.steps[0][0]]
     assert lower.steps[0][0].endswith("0.80")
     assert higher.steps[0][0].endswith("0.90")
     assert higher.phases == frozenset({"start actor_infer"})
+    open_ = role_edits(told_text(GRPO).graph, frozenset({"actor_infer"}))
+    assert [e.phases for e in open_ if "kv_fraction" in e.steps[0][0]] == [higher.phases]  # placement chose the less

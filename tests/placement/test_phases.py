@@ -34,6 +34,7 @@ def whats(entry: Memory, role: str) -> list[str]:
 
 COLOCATED = told_text(with_placement(GRPO, "colocated"))
 EDGE = "actor_train => actor_infer"
+USUAL = "engine: {kv_fraction: 0.85},"
 ALL = ("actor_train", "actor_infer", "reward")
 
 
@@ -173,9 +174,10 @@ def test_one_rank_that_reads_for_all_has_the_whole_model_on_its_host() -> None:
 
 def test_a_host_that_is_too_small_is_a_verdict() -> None:
     """verl#2245: host memory too small for copies of what is offloaded."""
-    small = replace(COLOCATED.cluster.groups[0], host_memory_bytes=128 * GIB)
-    told = Told(COLOCATED.graph, replace(COLOCATED.cluster, groups=(small,)), COLOCATED.request, COLOCATED.shapes,
-                COLOCATED.placement)  # fmt: skip
+    full = told_text(with_placement(GRPO.replace("backend: vllm,", f"backend: vllm, {USUAL}"), "colocated"))
+    small = replace(full.cluster.groups[0], host_memory_bytes=128 * GIB)
+    told = Told(full.graph, replace(full.cluster, groups=(small,)), full.request, full.shapes,
+                full.placement)  # fmt: skip
     entry = phases(told, ALL)["offloaded state"]
     assert entry.peak_bytes > entry.limit_bytes == 128 * GIB
     refused = place(told.graph, told.cluster, told.request, told.shapes)

@@ -165,7 +165,8 @@ def test_nobody_leaves_devices_that_have_room() -> None:
     flow = GRPO.replace("backend: vllm,", "backend: vllm, engine: {kv_fraction: 0.3},")
     told = told_text(with_placement(flow, "colocated"), "16xH200")
     assert not any(entry.offloaded for entry in pools(told)["all"].roles)
-    told = told_text(with_placement(GRPO, "colocated"))
+    flow = GRPO.replace("backend: vllm,", "backend: vllm, engine: {kv_fraction: 0.85},")
+    told = told_text(with_placement(flow, "colocated"))
     assert pools(told)["all"].roles[0].offloaded
 
 

@@ -93,3 +93,13 @@ def test_each_rank_is_told_the_size_of_all_its_ops() -> None:
         trained = {(method, size) for role, method, size in sizes if role == "actor_train"}
         assert trained == {(op.method, SMALL) for op in stage.graph.ops if op.role == "actor_train"}
         assert all(size in (None, 16384) for role, _, size in sizes if role != "actor_train")
+
+
+def test_an_engine_starts_with_the_memory_that_the_plan_gives_it() -> None:
+    plan = tiny_quickstart()
+    stage = plan.stages[-1]
+    pools = tuple(replace(p, roles=tuple(replace(r, memory_share=0.37) for r in p.roles)) for p in stage.pools)
+    folders = {model.name: Path() for model in stage.graph.models}
+    told = role_setups(plan, replace(stage, pools=pools), folders)
+    assert {setup.ranks[0].role.engine.kv_fraction for setup in told if setup.role == "actor_infer"} == {0.37}
+    assert {setup.ranks[0].role.engine.kv_fraction for setup in role_setups(plan, stage, folders)} == {None}

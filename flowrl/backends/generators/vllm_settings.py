@@ -14,7 +14,7 @@ from typing import Any
 from flowrl.backends.contract import RankSetup
 from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
 from flowrl.diag.span import Span
-from flowrl.machine.engines import RESERVED
+from flowrl.machine.engines import KV_FRACTION, RESERVED
 from flowrl.machine.traits import TRAITS
 
 CPU_BLOCK_TOKENS = 32
@@ -96,7 +96,7 @@ def _cpu_arguments(setup: RankSetup, config: Mapping[str, Any]) -> dict[str, Any
 def _gpu_arguments(setup: RankSetup) -> dict[str, Any]:
     engine = setup.role.engine
     return {
-        "gpu_memory_utilization": engine.kv_fraction,
+        "gpu_memory_utilization": KV_FRACTION if engine.kv_fraction is None else engine.kv_fraction,
         "enable_sleep_mode": True,
         "enforce_eager": not engine.cuda_graphs,
         "kv_cache_dtype": engine.kv_dtype,

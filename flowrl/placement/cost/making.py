@@ -174,10 +174,10 @@ class Maker:
 
     def _seconds_of(self, own: Key, entry: RolePlacement, site: Site, placed: Placed) -> Seconds:
         """The same whatever it shares with others."""
-        role, cut, _, _, where = own
-        key = (role, cut, where, entry.recompute, entry.micro_batch_tokens)
+        role, cut, _, _, room, where = own
+        key = (role, cut, room, where, entry.recompute, entry.micro_batch_tokens)
         found = self._seconds.get(key)
         if found is None:
-            others = self._others.setdefault((role, cut, where, entry.micro_batch_tokens), {})
+            others = self._others.setdefault((role, cut, room, where, entry.micro_batch_tokens), {})
             found = self._seconds[key] = Seconds(self._times_at(site), placed, others)
         return found

@@ -13,6 +13,7 @@ from flowrl.graph.graph import EdgeKind, Graph, Kind, Model, Op, Role
 from flowrl.graph.interactions import interactions
 from flowrl.machine.adapter import adapter_parameters
 from flowrl.machine.cluster import Cluster, Device, NodeGroup
+from flowrl.machine.engines import KV_FRACTION
 from flowrl.machine.profile import PROFILE, DeviceRates, Profile
 from flowrl.machine.shape import DTYPE_BYTES, ModelShape
 from flowrl.machine.traits import TRAITS, Traits
@@ -76,6 +77,8 @@ class Placed:
     profile: Profile = PROFILE
     micro_batch_tokens: int | None = None
     """That placement chose; None: as its ops say."""
+    memory_share: float | None = None
+    """Of a device, that placement chose for an engine; None: as the flow says, else KV_FRACTION."""
     shared: bool = False
     """Whether its weights are those of a trainer that is resident in the same pool: its frozen base, or all of them in
     DeepSpeed's hybrid engine."""
@@ -117,12 +120,13 @@ class Placed:
             adapter_origin=self.adapter_origin,
             profile=self.profile,
             micro_batch_tokens=entry.micro_batch_tokens,
+            memory_share=entry.memory_share,
             shared=shared,
         )
         object.__setattr__(found, "count", count)
         object.__setattr__(found, "linked", linked)
         object.__setattr__(found, "kept", self.kept)
-        key = ("layout", entry.layout, where, shared, count, linked)
+        key = ("layout", entry.layout, entry.memory_share, where, shared, count, linked)
         names, lines = self.kept.setdefault(key, (found.names, found.lines))
         object.__setattr__(found, "names", names)
         object.__setattr__(found, "lines", lines)
@@ -147,8 +151,19 @@ class Placed:
         return found
 
     @property
+    def kv_fraction(self) -> float:
+        """What of a device an engine may take."""
+        return share_of(self.role, self.memory_share)
+
+    @property
     def backend(self) -> str:
         return self.role.backend or ""
+
+
+def share_of(role: Role, chosen: float | None = None) -> float:
+    """What of a device an engine may take: as placement has `chosen`, as the flow says, else KV_FRACTION."""
+    said = role.engine.kv_fraction if chosen is None else chosen
+    return KV_FRACTION if said is None else said
 
 
 def micro_batch_tokens(placed: Placed, op: Op) -> int:
@@ -194,13 +209,21 @@ def placed_role(
         group=group,
         dtype_bytes=DTYPE_BYTES[model.dtype] if model is not None else 4,
         dtype_origin=request.origin("models", model.name, "dtype") if model is not None else "default",
-        kv_origin=request.origin("roles", role.name, "engine", "kv_fraction"),
+        kv_origin=_kv_origin(entry, request, decisions),
         adapter=_adapter(role, model, shapes),
         adapter_origin=request.origin("models", model.name, "lora", "rank") if model is not None else "default",
         profile=request.profile,
         micro_batch_tokens=entry.micro_batch_tokens,
+        memory_share=entry.memory_share,
         shared=is_shared(graph, role, {each.role for each in pool.roles if not each.offloaded}),
     )
+
+
+def _kv_origin(entry: RolePlacement, request: PlacementRequest, decisions: Sequence[Decision]) -> str:
+    if entry.memory_share is None:
+        return request.origin("roles", entry.role, "engine", "kv_fraction")
+    decided = next((each.id for each in decisions if each.what == f"memory of {entry.role}"), None)
+    return f"decided {decided}" if decided else "decided by placement"
 
 
 def is_shared(graph: Graph, role: Role, resident: set[str]) -> bool:

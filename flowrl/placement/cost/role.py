@@ -97,7 +97,7 @@ class RoleCosts:
         joined = shares is not None and any(each.role == shares for each in beside)
         layout = entry.layout
         cut = (layout.dp, layout.tp, layout.pp, layout.cp, layout.ep)
-        own = (entry.role, cut, shared, joined, site.key)
+        own = (entry.role, cut, shared, joined, entry.memory_share, site.key)
         key = (own, entry.offloaded, entry.recompute, entry.micro_batch_tokens)
         found = self._costs.get(key)
         if found is None:

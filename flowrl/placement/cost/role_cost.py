@@ -70,6 +70,7 @@ class RoleCost:
             offloaded=True,
             recompute=here.recompute,
             micro_batch_tokens=here.micro_batch_tokens,
+            memory_share=here.memory_share,
         )
         return here.elsewhere(here.pool, entry, here.layout_origin, here.shared, here.count, here.linked)
 

@@ -69,7 +69,7 @@ def start_lines(placed: Placed, lengths: Lengths) -> Lines:
 
 def engine_limit_bytes(placed: Placed, limit_bytes: int) -> int:
     """What the engine may take of the device."""
-    return int(placed.role.engine.kv_fraction * (limit_bytes - placed.profile.memory.driver_bytes))
+    return int(placed.kv_fraction * (limit_bytes - placed.profile.memory.driver_bytes))
 
 
 def resident_lines(placed: Placed, lengths: Lengths | None, limit_bytes: int) -> Lines:
@@ -170,7 +170,7 @@ def cache_tokens(placed: Placed, lengths: Lengths, limit_bytes: int) -> float:
     if not is_engine(placed):
         return float("inf")
     layout = placed.layout
-    key = ("cache tokens", layout.tp, layout.pp, layout.ep, limit_bytes, lengths.most)
+    key = ("cache tokens", layout.tp, layout.pp, layout.ep, placed.memory_share, limit_bytes, lengths.most)
     found: float | None = placed.kept.get(key)
     if found is None:
         found = placed.kept[key] = _cache_tokens(placed, lengths, limit_bytes)
@@ -190,7 +190,7 @@ def _cache(placed: Placed, lengths: Lengths, limit_bytes: int) -> LedgerLine:
     one, inputs = sequence_bytes(placed, lengths)
     inputs["M"] = Given(limit_bytes, f"catalogue {placed.device.name}")
     inputs["d"] = Given(placed.profile.memory.driver_bytes, f"driver: {placed.profile.memory.source}")
-    inputs["u"] = Given(placed.role.engine.kv_fraction, placed.kv_origin)
+    inputs["u"] = Given(placed.kv_fraction, placed.kv_origin)
     static = placed.backend == "sglang"
     inputs["taken"] = Given(
         bytes_of(_static(placed) if static else _taken(placed)),

@@ -148,7 +148,16 @@ class RoleMemory:
         """What lines depend on beside their moment. What an engine holds on a GPU is the same for any number of
         engines."""
         placed, layout, whole = self.placed, self.placed.layout, are_whole()
-        held = (self.name, placed.shared, placed.group.name, self.limit, layout.tp, layout.pp, layout.ep)
+        held = (
+            self.name,
+            placed.shared,
+            placed.group.name,
+            self.limit,
+            layout.tp,
+            layout.pp,
+            layout.ep,
+            placed.memory_share,
+        )
         if self.is_engine and not whole and not placed.device.is_cpu:
             return held
         return (*held, layout.dp, layout.cp, placed.count, placed.layout_origin, placed.kv_origin, whole)

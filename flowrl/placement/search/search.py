@@ -88,6 +88,8 @@ class _Search:
         self.objective = objective_of(request, cluster)
         self.settler = Settler(costs, choices or Choices(costs), self.ways, self.objective, near=near)
         self.open_bound = inf
+        self.written = choices is not None
+        """Whether the choices of roles are given one by one: then none is made finer."""
 
     def run(self, only: Option | None) -> Found:
         """See `search`."""
@@ -100,7 +102,7 @@ class _Search:
         best = self.settler.best
         if best is None:
             best = self._nearest(only)
-        told = self._told(best)
+        told = self._told(best if self.written or not best.usable else self.settler.with_room(best))
         tried = tuple(told if each is best else each for each in self.settler.tried.values())
         choices = self.settler.stays.choices
         if only is not None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import inf
 
+from msgspec.structs import replace
+
 from flowrl.placement.choices import Choices, recomputations
 from flowrl.placement.cost.role import RoleCosts, Site
 from flowrl.placement.devices import largest_first
+from flowrl.placement.engine_shares import grown
 from flowrl.placement.layouts import host_pool
 from flowrl.placement.memory.host import host_memory
 from flowrl.placement.search.branch import Seat
@@ -179,6 +182,18 @@ class Settler:
         score = self.objective.score(candidate.seconds, wanted)
         if candidate.usable and score < self.score:
             self.best, self.score = candidate, score
+
+    def with_room(self, best: Candidate) -> Candidate:
+        """The best, with engines that have less than their usual memory given all that the others leave."""
+        device_pools = [pool for pool in best.laid.pools if pool.devices]
+        if all(entry.memory_share is None for pool in device_pools for entry in pool.roles):
+            return best
+        sites = [self.costs.site(pool, best.laid.pools) for pool in device_pools]
+        pools = [
+            replace(pool, roles=grown(self.costs, pool.roles, site))
+            for pool, site in zip(device_pools, sites, strict=True)
+        ]
+        return self._candidate(best.option, pools)
 
     def squeeze(self) -> None:
         """Bring every way that was tried as near to fitting as its roles' choices allow."""

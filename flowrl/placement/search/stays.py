@@ -130,7 +130,10 @@ class RoleStays:
         menu = self.choices.of(role, site, self.layouts.get(role))
         # Nothing moves a role that is alone, nor anything on a CPU, whose memory is one.
         unmoved = (alone or site.group.device.is_cpu) and {_but_residency(e) for e in menu if not e.offloaded}
+        usual = {_but_share(e) for e in menu if e.memory_share is None} if alone else set[tuple[object, ...]]()
         for entry in menu:
+            if entry.memory_share is not None and _but_share(entry) in usual:
+                continue  # It leaves nobody room.
             if unmoved and entry.offloaded and _but_residency(entry) in unmoved:
                 continue
             if wanted not in (None, entry.recompute):
@@ -181,7 +184,11 @@ def _dominates(one: Stay, other: Stay, ones: tuple[int, ...], others: tuple[int,
 
 
 def _but_residency(entry: RolePlacement) -> tuple[object, ...]:
-    return entry.layout, entry.recompute, entry.micro_batch_tokens
+    return entry.layout, entry.recompute, entry.micro_batch_tokens, entry.memory_share
+
+
+def _but_share(entry: RolePlacement) -> tuple[object, ...]:
+    return entry.layout, entry.recompute, entry.micro_batch_tokens, entry.offloaded
 
 
 def _kind(cost: RoleCost) -> tuple[object, ...]:
