@@ -54,7 +54,7 @@ class WorksWith:
 
 
 KV_FRACTION = 0.85
-"""Share of a device that an engine takes at most where the flow says none: under vLLM's own 0.9, for other processes."""
+"""Share of a device that an engine takes at most where the flow says none: under vLLM's own 0.9, for others."""
 
 WORKS_WITH: Mapping[str, WorksWith] = {
     "vllm": WorksWith(
