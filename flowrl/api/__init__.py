@@ -127,19 +127,22 @@ def run(
     launcher: str | None = None,
     runs: FilePath = "runs",
     profile: FilePath | None = None,
+    replacements: int | None = None,
 ) -> RunResult:
-    """Plan a flow file and run it, or run a plan.json as it is. `profile`: as for `plan`.
+    """Plan a flow file and run it, or run a plan.json as it is. `profile`: as for `plan`. `replacements`: times that
+    lost ranks of one role are replaced with no new whole step in between; default 3.
 
     FR0708: `sets`, `cluster` and `profile` cannot change one. FR0707, FR0730: what it was made from has moved since.
     """
     if Path(file).suffix == ".json":
         plan = plan_of(file, sets, cluster, profile)
-        return run_plan(plan, launcher=launcher, runs=runs, folder=fresh_folder(plan, Path(file)))
+        folder = fresh_folder(plan, Path(file))
+        return run_plan(plan, launcher=launcher, runs=runs, folder=folder, replacements=replacements)
     rates = None if profile is None else load_profile(profile)
     spec = load(file, sets)
     flags = Flags(sets=tuple(sets), cluster=cluster, profile=None if profile is None else str(profile))
     made = compile_spec(spec, cluster, profile=rates, flags=flags)
-    return run_plan(made, launcher=launcher, runs=runs, spec=spec)
+    return run_plan(made, launcher=launcher, runs=runs, spec=spec, replacements=replacements)
 
 
 def run_plan(
@@ -148,6 +151,7 @@ def run_plan(
     runs: FilePath = "runs",
     spec: FlowSpec | None = None,
     folder: Path | None = None,
+    replacements: int | None = None,
 ) -> RunResult:
     """Run a plan. `folder`: where its relative paths start, if not in the plan's folder from here.
 
@@ -158,18 +162,20 @@ def run_plan(
     from flowrl.api.preflight import preflight
     from flowrl.runtime.run import RunOptions
     from flowrl.runtime.run import run as run_it
+    from flowrl.runtime.session import session_options
 
     preflight(plan)
     flow = to_yaml(spec, idle(spec)) if spec is not None else None
-    options = RunOptions(runs=Path(runs), launcher=launcher or "auto", flow_text=flow, folder=folder)
-    return run_it(plan, options)
+    how = session_options(replacements)
+    return run_it(plan, RunOptions(Path(runs), None, launcher or "auto", flow, folder, session=how))
 
 
-def resume(run_folder: FilePath, launcher: str | None = None) -> RunResult:
-    """Continue a run from its newest checkpoint."""
+def resume(run_folder: FilePath, launcher: str | None = None, replacements: int | None = None) -> RunResult:
+    """Continue a run from its newest checkpoint. `replacements`: as for `run`."""
     from flowrl.runtime.resume import resume as resume_it
+    from flowrl.runtime.session import session_options
 
-    return resume_it(Path(run_folder), launcher)
+    return resume_it(Path(run_folder), launcher, session_options(replacements))
 
 
 def export(run_folder: FilePath, output: FilePath, step: int | None = None, role: str | None = None) -> Path:

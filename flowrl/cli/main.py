@@ -25,6 +25,7 @@ from flowrl.cli.options import (
     launcher_option,
     output_options,
     profile_option,
+    replacements_option,
     report_options,
     run_at_step,
     runs_option,
@@ -178,6 +179,7 @@ def plan(
 @cluster_option
 @launcher_option
 @profile_option
+@replacements_option
 @runs_option
 @sets_option
 @output_options
@@ -188,6 +190,7 @@ def run(
     cluster: str | None,
     launcher: str | None,
     profile: Path | None,
+    replacements: int | None,
     runs: Path,
     sets: tuple[str, ...],
     **_: object,
@@ -195,20 +198,23 @@ def run(
     """Plan FILE and run it, or run the plan of a plan.json."""
     from flowrl import api
 
-    result = api.run(file, sets=sets, cluster=cluster, launcher=launcher, runs=runs, profile=profile)
+    result = api.run(file, sets, cluster, launcher, runs, profile, replacements)
     tell_result(voice_of(context), result)
 
 
 @flowrl.command()
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
 @launcher_option
+@replacements_option
 @output_options
 @click.pass_context
-def resume(context: click.Context, run_folder: Path, launcher: str | None, **_: object) -> None:
+def resume(
+    context: click.Context, run_folder: Path, launcher: str | None, replacements: int | None, **_: object
+) -> None:
     """Continue the run in folder RUN from its last checkpoint."""
     from flowrl import api
 
-    tell_result(voice_of(context), api.resume(run_folder, launcher=launcher))
+    tell_result(voice_of(context), api.resume(run_folder, launcher=launcher, replacements=replacements))
 
 
 def tell_result(voice: Voice, result: RunResult) -> None:

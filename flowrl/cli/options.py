@@ -63,6 +63,15 @@ def launcher_option(command: Command) -> Command:
     )(command)
 
 
+def replacements_option(command: Command) -> Command:
+    return click.option(
+        "--replacements",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Times that lost ranks of one role are replaced with no new whole step in between. Default: 3.",
+    )(command)
+
+
 def runs_option(command: Command) -> Command:
     return click.option(
         "--runs",

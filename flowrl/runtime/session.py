@@ -60,6 +60,11 @@ class SessionOptions:
     make_launcher: MakeLauncher = make_launcher
 
 
+def session_options(replacements: int | None = None) -> SessionOptions:
+    """The defaults, but for what is given."""
+    return SessionOptions() if replacements is None else SessionOptions(replacements=replacements)
+
+
 class Session:
     def __init__(self, plan: Plan, run_folder: Path, file: RunFile, options: SessionOptions) -> None:
         self._plan = plan
