@@ -15,6 +15,7 @@ from flowrl.graph.graph import Edge, EdgeKind, Kind, Model, Op, Role
 from flowrl.graph.params import DataParams, EngineParams, FilterParams, ScoreParams
 from flowrl.graph.types import Unit
 from flowrl.plan.plan import Pool, RolePlacement, StagePlan
+from flowrl.program.sessions import sessions_that_go_on
 
 Place = tuple[str, Span | None]
 """Whose it is, and where it is written."""
@@ -107,6 +108,17 @@ def _judged(op: Op) -> bool:
 def _reads_text(op: Op) -> bool:
     """Log-probs or values of a response that a data set gives, where no generator has made its tokens."""
     return op.method in ("log_probs", "values") and any(i.slot == "response" for i in op.inputs)
+
+
+def _unwaited(policy: str) -> Find:
+    """Timed edges whose policy cannot be carried out."""
+
+    def find(stage: StagePlan) -> Iterator[Place]:
+        from flowrl.runtime.waits import refused  # which needs numpy; only what is run comes here
+
+        return ((f"{edge.id}", edge.span) for edge, asked, _ in refused(stage) if asked == policy)
+
+    return find
 
 
 def _refreshed(stage: StagePlan) -> Iterator[Place]:
@@ -211,20 +223,24 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("a choice of the fields that travel", "the fields that are read", edges(lambda e: bool(e.fields))),
     Unbuilt("a transport of one's own", "shared memory", edges(lambda e: e.transport is not None)),
     Unbuilt(
-        "a timeout of an edge",
-        "edges that wait",
-        edges(lambda e: e.timeout_seconds is not None or e.on_timeout is not None),
+        "`on_timeout: retry` where the other end keeps state or hands on in parts",
+        "`abort`, or `retry` of rows of a data set, generator, scorer, reward or estimator",
+        _unwaited("retry"),
+    ),
+    Unbuilt(
+        "`on_timeout: drop` where the other end keeps state, hands on in parts or is read by prompt",
+        "`abort`, or `drop` of rows that are read by sample",
+        _unwaited("drop"),
     ),
     Unbuilt("weights that travel to a scorer or a reward", "weights that travel to a generator", _refreshed),
     Unbuilt("`every_updates`", "one version a step, or `every_steps`", edges(lambda e: e.every_updates is not None)),
     # step, schedule, run
     Unbuilt("refill", "the prompts that filters leave", step(lambda s: s.graph.step.refill is not None, "refill")),
     Unbuilt(
-        "partial rollout",
-        "whole responses",
-        schedule(lambda s: s.graph.schedule.partial_rollout, "partial_rollout"),
+        "partial rollout of this generator",
+        "a generator that stays on its devices, with one call, whose prompts nothing else works on",
+        schedule(lambda s: s.graph.schedule.partial_rollout and not sessions_that_go_on(s.programs), "partial_rollout"),
     ),
-    Unbuilt("`when_stale: drop`", "`wait`", schedule(lambda s: s.graph.schedule.when_stale == "drop", "when_stale")),
     Unbuilt("the logger `wandb`", "`tensorboard`", logger("wandb")),
     Unbuilt("the logger `mlflow`", "`tensorboard`", logger("mlflow")),
 )

@@ -161,7 +161,7 @@ class Streaming(Protocol):
 class Carrying(Protocol):
     """A generator whose session goes on from step to step (partial rollouts): what is not done when a step has its rows
     goes on in the next one, under the weights that came in between. Its tokens are kept, its cache is made anew.
-    One without it makes whole responses (runtime/carried.py)."""
+    One without it makes whole responses (runtime/carried_sessions.py)."""
 
     def join(self, call: Call, batch: Batch, *, afresh: bool) -> None:
         """Prompts that the session works on from here; `afresh`: after forgetting all that it had."""

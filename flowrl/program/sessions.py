@@ -43,6 +43,11 @@ def _by_group(op: Op, part: Instruction) -> bool:
     return op.granularity is Granularity.GROUP
 
 
+def sessions_that_go_on(program: Program) -> tuple[str, ...]:
+    """Ops whose sessions are paused while their role receives weights, and go on from step to step."""
+    return tuple(i.op for i in program.instructions if i.kind is InstructionKind.PAUSE and i.op is not None)
+
+
 def session_problems(program: Program) -> Iterator[str]:
     """A sentence for each session that is not right."""
     for stream in program.streams:

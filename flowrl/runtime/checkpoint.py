@@ -31,6 +31,8 @@ class CheckpointState(msgspec.Struct, frozen=True, kw_only=True):
     fresh: tuple[str, ...]
     """Weights edges whose newest version is the weights in this checkpoint. Other versions that wait lie under
     weights/EDGE/."""
+    carried: Mapping[str, tuple[int, ...]] = {}
+    """Call of generate whose session goes on → prompts that it had and had not given: they begin anew."""
     ledger: str
     """Digest of ledger.jsonl up to here."""
     plan: str

@@ -356,6 +356,7 @@ class Driver:
         facts = {
             "rows": float(sum(len(p.ids) for p in completion.parts)),
             "tokens": float(sum(tokens)),
+                carried={op: one.waiting_at_end(step) for op, one in self._state.carried.items()},
             "bytes": float(sum(p.nbytes for p in completion.parts)),
         }
         return TraceSpan(

@@ -18,6 +18,8 @@ from flowrl.runtime.jsonl import JsonLines, read_lines
 from flowrl.runtime.state import Trained
 
 START = ""
+Runs = tuple[tuple[int, int], ...]
+"""Half-open runs of ids, ascending."""
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +73,7 @@ class Ledger:
     """ledger.jsonl of a run, added to step by step."""
 
     def __init__(self, path: Path) -> None:
-        self.digest, self._next = _replay(read_lines(path))
+        self.digest, self._seen = _replay(read_lines(path))
         self._lines = JsonLines(path)
 
     def add(self, new: Sequence[LedgerEntry]) -> None:
@@ -91,11 +93,11 @@ class Ledger:
         if not entry.prompts:
             return
         key = (entry.stage, entry.data)
-        if entry.prompts[0][0] < self._next.get(key, 0):
-            raise InternalError(
-                f"step {entry.step}: prompt {entry.prompts[0][0]} of `{entry.data}` comes a second time"
-            )
-        self._next[key] = entry.prompts[-1][1]
+        seen = self._seen.get(key, ())
+        twice = next((start for start, _ in _common(seen, entry.prompts)), None)
+        if twice is not None:
+            raise InternalError(f"step {entry.step}: prompt {twice} of `{entry.data}` comes a second time")
+        self._seen[key] = _union(seen, entry.prompts)
 
 
 def digest_of(path: Path) -> str:
@@ -103,13 +105,30 @@ def digest_of(path: Path) -> str:
     return _replay(read_lines(path))[0]
 
 
-def _replay(lines: Iterable[dict[str, Any]]) -> tuple[str, dict[tuple[str, str], int]]:
-    digest, following = START, dict[tuple[str, str], int]()
+def _replay(lines: Iterable[dict[str, Any]]) -> tuple[str, dict[tuple[str, str], Runs]]:
+    digest, seen = START, dict[tuple[str, str], Runs]()
     for line in lines:
         digest = _chained(digest, line)
-        if line["prompts"]:
-            following[line["stage"], line["data"]] = line["prompts"][-1][1]
-    return digest, following
+        key = (line["stage"], line["data"])
+        seen[key] = _union(seen.get(key, ()), [(start, stop) for start, stop in line["prompts"]])
+    return digest, seen
+
+
+def _common(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> Runs:
+    """What two lists of runs have in common."""
+    pairs = ((max(a, c), min(b, d)) for a, b in some for c, d in others)
+    return tuple((start, stop) for start, stop in pairs if start < stop)
+
+
+def _union(some: Sequence[tuple[int, int]], others: Sequence[tuple[int, int]]) -> Runs:
+    """Both together, neighbours joined: few, as prompts are taken nearly in their order."""
+    found: list[tuple[int, int]] = []
+    for start, stop in sorted((*some, *others)):
+        if found and found[-1][1] >= start:
+            found[-1] = (found[-1][0], max(found[-1][1], stop))
+        else:
+            found.append((start, stop))
+    return tuple(found)
 
 
 def _chained(digest: str, line: dict[str, Any]) -> str:

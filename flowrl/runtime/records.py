@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
 
 from flowrl.diag.diagnostic import InternalError
 from flowrl.execution.contract import Firing
@@ -19,7 +21,8 @@ IsIdle = Callable[[Instruction, int], bool]
 class RecordStore:
     """Records by op and step. A record is dropped when every firing of the step that reads it has completed."""
 
-    def __init__(self, graph: Graph, program: Program, is_idle: IsIdle) -> None:
+    def __init__(self, graph: Graph, program: Program, is_idle: IsIdle, carried: Collection[str] = ()) -> None:
+        """`carried`: calls of generate whose rows may belong to prompts of earlier steps."""
         self._graph = graph
         self._is_idle = is_idle
         self._spaces = sample_spaces(graph)
@@ -28,6 +31,11 @@ class RecordStore:
         self._parts: dict[tuple[str, int], tuple[Part, ...]] = {}
         self._left: dict[tuple[str, int], int] = {}
         self._prompts: dict[tuple[str, int], list[int]] = {}
+        self._carried = frozenset(carried)
+        self._kept: dict[str, tuple[Part, ...]] = {
+            source: () for op in graph.ops if self._spaces[op.id] in self._carried for source in self._crossing(op)
+        }
+        """Rows by prompt that are kept for later steps."""
 
     def __len__(self) -> int:
         return len(self._parts)
@@ -49,13 +57,19 @@ class RecordStore:
                 if item.optional:
                     continue
                 raise InternalError(f"step {step}: `{op.id}` reads `{item.slot}`, and `{item.source}` has made nothing")
-            record = Record(item.source, step, self._parts[item.source, step])
             crosses = self._spaces[item.source] != self._spaces[op.id]
+            kept = self._kept[item.source] if crosses and self._spaces[op.id] in self._carried else None
+            record = Record(item.source, step, kept or self._parts[item.source, step])
             bound.append(BoundInput(item.slot, item.field, record, by_prompt=crosses))
         return tuple(bound)
 
     def prompt_ids(self, op: Op, step: int) -> list[int]:
-        """All prompts of the step that `op` works on, ascending: those its data set has given."""
+        """All prompts of the step that `op` works on, ascending: those its data set has given, or those that a session
+        which goes on has."""
+        space = self._spaces[op.id]
+        if space in self._carried:
+            parts = self._parts.get((space, step), ())
+            return np.unique(np.concatenate([part.prompt_ids for part in parts])).tolist() if parts else []
         data = self.data_of(op)
         return self._prompts[data.id, step]
 
@@ -67,6 +81,8 @@ class RecordStore:
         key = (op, step)
         if self._graph.role(firing.instruction.role).kind is Kind.DATA:
             self._prompts[key] = sorted(i for part in parts for i in part.ids.tolist())
+        if op in self._kept:
+            self._kept[op] += tuple(parts)
         if key not in self._left:
             self._left[key] = self._readers(op, step)
         if self._left[key]:
@@ -89,6 +105,18 @@ class RecordStore:
             del self._left[key]
             self._parts.pop(key, None)
             self._prompts.pop(key, None)
+
+    def keep(self, prompts: Collection[int]) -> None:
+        """Of rows that are kept for later steps only those of `prompts` will be read."""
+        wanted = np.asarray(sorted(prompts), dtype=np.int64)
+        self._kept = {
+            source: tuple(part for part in parts if np.isin(part.prompt_ids, wanted).any())
+            for source, parts in self._kept.items()
+        }
+
+    def _crossing(self, op: Op) -> list[str]:
+        """What it reads by prompt."""
+        return [i.source for i in op.inputs if i.source is not None and self._spaces[i.source] != self._spaces[op.id]]
 
     def _readers(self, op: str, step: int) -> int:
         return sum(

@@ -19,6 +19,7 @@ from flowrl.diag.span import Span
 from flowrl.graph.graph import Kind
 from flowrl.plan.plan import StagePlan
 from flowrl.program.program import MOVES, InstructionKind
+from flowrl.program.sessions import sessions_that_go_on
 from flowrl.runtime.launchers.contract import Completion, Work
 
 REPLACEMENTS = 3
@@ -157,8 +158,10 @@ class Tracks:
 
 
 def keeps_state(stage: StagePlan, role: str) -> bool:
-    """Whether a lost rank of the role takes something with it that only a checkpoint has."""
-    return stage.graph.role(role).kind is Kind.TRAINER
+    """Whether a lost rank of the role takes something with it that only a checkpoint has: a trainer, or a session that
+    goes on from step to step, whose prompts begin anew."""
+    goes_on = any(stage.graph.op(op).role == role for op in sessions_that_go_on(stage.programs))
+    return goes_on or stage.graph.role(role).kind is Kind.TRAINER
 
 
 def made_anew(stage: StagePlan, tracks: Tracks, flying: Iterable[Work], initial: Collection[str]) -> frozenset[str]:

@@ -28,7 +28,7 @@ def start_of(checkpoint: Checkpoint | None) -> StartPoint:
         for edge, versions in waiting.items()
         if versions[-1] and (edge in state.fresh or versions != state.waiting[edge])
     }
-    return StartPoint(state.step, state.cursors, waiting, frozenset(republish), folder)
+    return StartPoint(state.step, state.cursors, waiting, frozenset(republish), folder, state.carried)
 
 
 def cut_logs(run_folder: Path, plan: Plan, stage: str, checkpoint: Checkpoint | None) -> None:

@@ -48,8 +48,8 @@ class SampleLog:
     def _open(self, op: Op, completion: Completion) -> None:
         step = completion.work.firing.step
         ids = sorted(i for part in completion.parts for i in part.ids.tolist() if not i % 2**SAMPLE_ID_BITS)
-        first = self._first_prompts(completion)
-        ids = [i for i in ids if first is None or i >> SAMPLE_ID_BITS in first][: self._prompts]
+        first, shown = self._first_prompts(completion), len(self._lines.get((step, op.id), ()))
+        ids = [i for i in ids if first is None or i >> SAMPLE_ID_BITS in first][: self._prompts - shown]
         prompts = self._prompt_texts(completion, [i >> SAMPLE_ID_BITS for i in ids])
         lines = self._lines.setdefault((step, op.id), {})
         for part in completion.parts:
@@ -69,7 +69,8 @@ class SampleLog:
     def _first_prompts(self, completion: Completion) -> set[int] | None:
         """Where rows come in parts, whichever are first: the prompts of the step that are shown. None: all."""
         bound = next((i for i in completion.work.inputs if i.slot == "prompt"), None)
-        if completion.work.firing.instruction.kind is not InstructionKind.TAKE or bound is None:
+        kind, gathers = completion.work.firing.instruction.kind, completion.work.gathers
+        if kind is not InstructionKind.TAKE or bound is None or gathers is not None:
             return None
         return set(sorted(i for part in bound.record.parts for i in part.ids.tolist())[: self._prompts])
 

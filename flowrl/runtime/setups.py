@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import structs
 
-from flowrl.backends.contract import Call, RankSetup
+from flowrl.backends.contract import Call, Gather, RankSetup
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Graph, Kind, Model, Op, Role
 from flowrl.graph.params import DataParams, ForwardParams, GenerateParams, ScoreParams, UpdateParams
@@ -174,13 +174,16 @@ def call_of(stage: StagePlan, work: Work) -> Call:
         max_prompt_tokens=None if data is None else data.max_prompt_tokens,
         on_long="error" if data is None else data.on_long,
         max_response_tokens=_max_response_tokens(stage.graph, op),
+        joins=work.joins,
     )
 
 
-def take_of(work: Work) -> tuple[int, int, bool]:
-    """What a take asks of each rank: its number from 1, of how many, and whether whole prompts are handed on."""
+def take_of(work: Work, rank: int) -> tuple[int, int, bool, Gather | None]:
+    """What a take asks of a rank: its number from 1, of how many, and whether whole prompts are handed on; of a session
+    that goes on from step to step, what it gathers."""
     instruction = work.firing.instruction
-    return instruction.firing + 1, instruction.firings, work.by_prompt
+    gather = None if work.gathers is None else work.gathers[rank]
+    return instruction.firing + 1, instruction.firings, work.by_prompt, gather
 
 
 def is_data_call(stage: StagePlan, work: Work) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,13 +20,16 @@ from flowrl.graph.params import DataParams, UpdateParams
 from flowrl.graph.rows import rows_of
 from flowrl.plan.plan import Layout, StagePlan
 from flowrl.program.program import ChannelKind, Instruction, InstructionKind, Program, Rows
+from flowrl.program.sessions import sessions_that_go_on
 from flowrl.runtime.ages import Ages
 from flowrl.runtime.arrivals import Arrivals
+from flowrl.runtime.carried import Bounds, Carried
 from flowrl.runtime.launchers.contract import BoundInput, Completion, Part, Versions, Work
 from flowrl.runtime.records import READS, RecordStore
 from flowrl.runtime.rows import ids_by_rank, of_prompts, prompts_of, rows_to_take
 from flowrl.runtime.versions import Cursors, WeightEdge
 
+T = TypeVar("T")
 _NO_IDS: IntArray = np.zeros(0, dtype=np.int64)
 
 
@@ -40,6 +44,8 @@ class StartPoint:
     republish: frozenset[str] = frozenset()
     """Weights edges whose newest version is the restored weights, to be sent once more."""
     folder: Path | None = None
+    carried: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    """Call of generate whose session goes on → prompts that it had and had not given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +82,21 @@ class StageState:
         self._graph = stage.graph
         self._senders = _by_edge(stage.programs, InstructionKind.SEND_WEIGHTS)
         self._receivers = _by_edge(stage.programs, InstructionKind.RECEIVE_WEIGHTS)
-        self.records = RecordStore(stage.graph, stage.programs, is_idle)
+        going_on = sessions_that_go_on(stage.programs)
+        self.records = RecordStore(stage.graph, stage.programs, is_idle, going_on)
+        roles = {stage.graph.op(op).role for op in going_on}
+        newest = {id for id, receive in self._receivers.items() if receive.role in roles}
         self.edges = {
-            channel.edge: WeightEdge(
-                channel.edge, start.waiting.get(channel.edge, (0,) * channel.initial_tokens), start.step
-            )
+            id: WeightEdge(id, start.waiting.get(id, (0,) * channel.initial_tokens), start.step, newest=id in newest)
             for channel in stage.programs.channels
-            if channel.kind is ChannelKind.WEIGHTS and channel.edge is not None
+            if channel.kind is ChannelKind.WEIGHTS and (id := channel.edge) is not None
         }
         self._republish = start.republish
         self.cursors = Cursors(start.cursors)
         self._layouts = {placed.role: placed.layout for pool in stage.pools for placed in pool.roles}
+        self.carried = {op: self._carried(stage, op, is_idle, start) for op in going_on}
+        self._drawn_by = {self.records.data_of(stage.graph.op(op)).id: one for op, one in self.carried.items()}
+        """By data set, what draws its prompts."""
         self._ages = Ages()
         self._arrivals = Arrivals(stage.graph, stage.programs.instructions)
         self._trained: dict[tuple[str, int], Trained] = {}
@@ -108,6 +118,8 @@ class StageState:
             return None if held else Work(firing, version=version)
         if firing.idle:
             return None
+        if kind is InstructionKind.OPEN and firing.instruction.op in self.carried:
+            return self._open(firing, self.carried[firing.instruction.op])
         if kind in (InstructionKind.RUN, InstructionKind.OPEN):
             return self._run(firing)
         if kind is InstructionKind.TAKE:
@@ -140,12 +152,20 @@ class StageState:
         firing = completion.work.firing
         if firing.instruction.kind is InstructionKind.RECEIVE_WEIGHTS:
             self._edge(firing).held = completion.work.version
+        if firing.instruction.kind is InstructionKind.SEND_WEIGHTS:
+            self._edge(firing).there = completion.work.version
         if firing.instruction.kind not in READS or firing.instruction.op is None:
             return None
         op = self._graph.op(firing.instruction.op)
+        if op.id in self._drawn_by:
+            drawn = [id for part in completion.parts for id in part.ids.tolist()]
+            self._drawn_by[op.id].drawn(firing.step, drawn, self.cursors.start(op.id))
         self._advance(op, completion)
         if firing.instruction.kind is InstructionKind.TAKE:
             self._arrivals.add(op.id, firing.step, firing.instruction.firing, completion.parts)
+        if op.id in self.carried and firing.instruction.kind is InstructionKind.TAKE:
+            gone = {id for part in completion.parts for id in (*part.prompt_ids.tolist(), *part.dropped)}
+            self.carried[op.id].gave(firing.step, sorted(gone))
         if op.method == "select":
             self._stay[op.id, firing.step] = _ids_of(completion.parts)
         if op.method == "generate":
@@ -158,6 +178,10 @@ class StageState:
         self.records.step_done(step)
         self._ages.step_done(step)
         self._arrivals.step_done(step)
+        for each in self.carried.values():
+            each.step_done(step)
+        if self.carried:
+            self.records.keep(frozenset().union(*(each.needed() for each in self.carried.values())))
         for filtered in [filtered for filtered in self._stay if filtered[1] <= step]:
             del self._stay[filtered]
 
@@ -182,7 +206,46 @@ class StageState:
     def _take(self, firing: Firing) -> Work:
         assert firing.instruction.op is not None
         op = self._graph.op(firing.instruction.op)
-        return Work(firing, inputs=self.records.inputs(op, firing.step), by_prompt=self._arrivals.by_prompt(op.id))
+        inputs = self.records.inputs(op, firing.step)
+        if op.id not in self.carried:
+            return Work(firing, inputs=inputs, by_prompt=self._arrivals.by_prompt(op.id))
+        take = firing.instruction
+        gathers = self.carried[op.id].gather(firing.step, take.firing + 1, take.firings)
+        return Work(firing, inputs=inputs, by_prompt=True, gathers=self._of_ranks(op, gathers))
+
+    def _open(self, firing: Firing, carried: Carried) -> Work:
+        """Prompts that begin in this step, of a session that goes on."""
+        op = self._graph.op(firing.instruction.op or "")
+        joins = carried.begun
+        ids = self._of_ranks(op, carried.open(firing.step, self._held(op.role)))
+        return Work(firing, inputs=self.records.inputs(op, firing.step), rank_ids=ids, joins=joins)
+
+    def _of_ranks(self, op: Op, shares: Sequence[T]) -> tuple[T, ...]:
+        """What each data-parallel replica gets, for each of its ranks."""
+        layout = self._layouts.get(op.role, Layout())
+        return tuple(shares[rank // (layout.devices // layout.dp)] for rank in range(layout.devices))
+
+    def _carried(
+        self, stage: StagePlan, op: str, is_idle: Callable[[Instruction, int], bool], start: StartPoint
+    ) -> Carried:
+        graph = stage.graph
+        edges = [id for id, receive in self._receivers.items() if receive.role == graph.op(op).role]
+        sends = [i for i in stage.programs.instructions if i.kind is InstructionKind.SEND_WEIGHTS and i.edge in edges]
+        first = max(self.edges[id].published.now for id in edges)
+        published = [first]
+
+        def version_at(step: int) -> int:
+            """Versions are published in the steps in which a send is not idle."""
+            while len(published) <= step - start.step:
+                step_now = start.step + len(published)
+                published.append(published[-1] + any(not is_idle(send, step_now) for send in sends))
+            return published[max(0, step - start.step)]
+
+        lag = min(each.tokens - 1 for each in graph.edges if each.id in edges)
+        drops = graph.schedule.when_stale == "drop"
+        bounds = Bounds(graph.step.prompts, stage.run.steps, lag, drops, version_at)
+        dp = self._layouts.get(graph.op(op).role, Layout()).dp
+        return Carried(bounds, dp, start.step, start.carried.get(op, ()))
 
     def _rows_of(self, firing: Firing, op: Op, inputs: Sequence[BoundInput]) -> tuple[IntArray, IntArray, IntArray]:
         """All rows of the step that filters have left; the prompts of a minibatch; or what takes have given."""
@@ -221,6 +284,8 @@ class StageState:
         assert isinstance(op.params, DataParams)
         count = op.params.prompts
         start = 0 if count is None else self.cursors.start(op.id)
+        if op.id in self._drawn_by:
+            start, count = self._drawn_by[op.id].draw(firing.step, start)
         return Work(firing, prompt_start=start, prompt_count=count)
 
     def _advance(self, op: Op, completion: Completion) -> None:

@@ -52,6 +52,8 @@ class StepBook:
         self._trained: dict[int, list[Trained]] = {}
         self._tokens: dict[int, int] = {}
         self._trained_tokens: dict[int, int] = {}
+        self._dropped: dict[int, int] = {}
+        """Prompts that had become too old."""
 
     def see(self, completion: Completion, trained: Trained | None) -> None:
         """Take in a completion without error."""
@@ -65,6 +67,7 @@ class StepBook:
             self._trained.setdefault(firing.step, []).append(trained)
             tokens = int(completion.metrics.get("tokens", (0.0, 0.0))[0])
             self._trained_tokens[firing.step] = self._trained_tokens.get(firing.step, 0) + tokens
+        self._dropped[firing.step] = self._dropped.get(firing.step, 0) + sum(len(p.dropped) for p in completion.parts)
         if op.label is None and self._graph.role(op.role).kind is Kind.GENERATOR:
             made = sum(int(p.token_lengths.sum()) for p in completion.parts if p.token_lengths is not None)
             self._tokens[firing.step] = self._tokens.get(firing.step, 0) + made
@@ -73,13 +76,14 @@ class StepBook:
         """The step is whole: everything known about it, which is forgotten here."""
         trained = self._trained.pop(step, [])
         merged = merge(self._completions.pop(step, []))
+        dropped = self._dropped.pop(step, 0)
         made, taken = self._tokens.pop(step, 0), self._trained_tokens.pop(step, 0)
         return StepReport(
             stage=self._stage,
             step=step,
             epilogue=step > self._steps,
             seconds=seconds,
-            metrics=values(merged) | lags_of(trained),
+            metrics=values(merged) | lags_of(trained) | ({"stale_prompts": float(dropped)} if dropped else {}),
             tokens=made or taken,
             samples=len({i for rows in trained for i in rows.ids.tolist()}),
             ledger=entries(self._stage, step, trained),

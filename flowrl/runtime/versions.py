@@ -36,10 +36,11 @@ class WeightEdge:
     """One weights channel: the versions that wait on it, the last one published, the one its target holds.
 
     Version v is the v-th that was published; version 0 is the initial weights. `waiting`: what lies on the channel
-    after `step` steps, oldest first: one for each initial token, the newest being the last one published.
+    after `step` steps, oldest first: one for each initial token, the newest being the last one published. `newest`: the
+    target takes the newest version that is there instead of the next one: tokens only bound how far it is ahead.
     """
 
-    def __init__(self, edge: str, waiting: Sequence[int], step: int = 0) -> None:
+    def __init__(self, edge: str, waiting: Sequence[int], step: int = 0, *, newest: bool = False) -> None:
         if not waiting:
             raise InternalError(f"the channel of `{edge}` has no initial token")
         first = step - len(waiting) + 1
@@ -47,6 +48,9 @@ class WeightEdge:
         self.published = History(waiting[-1], {first + place: version for place, version in enumerate(waiting)})
         self._waiting = deque(waiting)
         self._tokens = len(waiting)
+        self._newest = newest
+        self.there = waiting[-1]
+        """The newest version whose sending is over."""
         self.held = 0
 
     def send(self, step: int, *, idle: bool) -> int:
@@ -57,10 +61,11 @@ class WeightEdge:
         return version
 
     def receive(self) -> int:
-        """Take the oldest version that waits."""
+        """Take the oldest version that waits, or the newest that is there."""
         if not self._waiting:
             raise InternalError(f"nothing waits on `{self.edge}`")
-        return self._waiting.popleft()
+        version = self._waiting.popleft()
+        return self.there if self._newest else version
 
     def at_end(self, step: int) -> int:
         """The last version published up to the end of `step`."""
@@ -68,6 +73,8 @@ class WeightEdge:
 
     def waiting_at_end(self, step: int) -> tuple[int, ...]:
         """What lies on the channel between `step` and the next step, whoever may be ahead by now."""
+        if self._newest:
+            return (self.at_end(step),) * self._tokens
         return tuple(self.at_end(s) for s in range(step - self._tokens + 1, step + 1))
 
     def is_fresh(self, step: int) -> bool:

@@ -11,12 +11,13 @@ from typing import Any, cast
 import numpy as np
 
 from flowrl.backends.batch import Batch, Column, IntArray, Ragged
-from flowrl.backends.contract import Call, Rank, RankSetup, Result, TensorSpec
+from flowrl.backends.contract import Call, Gather, Rank, RankSetup, Result, TensorSpec
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Kind
 from flowrl.program.program import InstructionKind
 from flowrl.runtime.ages import versions_in
 from flowrl.runtime.assemble import Source, assemble
+from flowrl.runtime.carried_sessions import CarriedSession
 from flowrl.runtime.launchers.contract import Part
 from flowrl.runtime.sessions import Session
 from flowrl.runtime.weights import WeightBuffer
@@ -33,6 +34,7 @@ class RoleWorker:
         self.setup = setup
         self._rank: Any = (make_rank or _registered())(setup)
         self._session: Session | None = None
+        self._carried: CarriedSession | None = None
 
     def run(self, call: Call, sources: Sequence[Source], ids: IntArray | None) -> Result:
         """Run the op on rows `ids` (None: all that the sources have in common)."""
@@ -43,15 +45,22 @@ class RoleWorker:
         return Result(self._method("rows")(start, count), {})
 
     def open(self, call: Call, sources: Sequence[Source], ids: IntArray | None, given: IntArray | None = None) -> None:
-        """Begin a session of the op on rows `ids`; one that is opened again has rows that it need not give any more."""
+        """Begin a session of the op on rows `ids`; one that is opened again has rows that it need not give any more. To
+        a session that goes on from step to step they are added."""
+        if call.joins is not None:
+            self._carried = self._carried or CarriedSession(self._rank)
+            self._carried.join(call, assemble(sources, ids))
+            return
         self._session = Session(self._rank, call, assemble(sources, ids), given)
 
     def forget_session(self) -> None:
         """What is open is of no use any more."""
         self._session = None
 
-    def take(self, number: int, parts: int, by_prompt: bool) -> Result:
-        """The session's rows that are done next, as take `number` (from 1) of `parts`."""
+    def take(self, number: int, parts: int, by_prompt: bool, gather: Gather | None = None) -> Result:
+        """The session's rows that are done next, as take `number` (from 1) of `parts`, or what `gather` asks for."""
+        if gather is not None and self._carried is not None:
+            return self._carried.gather(gather)
         if self._session is None:
             raise InternalError(f"role `{self.setup.role.name}` was asked for rows of a session that is not open")
         return self._session.take(number, parts, by_prompt=by_prompt)
@@ -61,6 +70,10 @@ class RoleWorker:
         the first."""
         if kind is InstructionKind.CLOSE:
             self._session = None
+            return
+        if kind in (InstructionKind.PAUSE, InstructionKind.RESUME):
+            if self._carried is not None:
+                self._carried.pause() if kind is InstructionKind.PAUSE else self._carried.resume()
             return
         apart = kind not in (InstructionKind.WAKE_WEIGHTS, InstructionKind.WAKE_CACHE) or hasattr(self._rank, kind)
         if apart:
@@ -113,7 +126,7 @@ def _registered() -> MakeRank:
     return make_rank
 
 
-def part_of(batch: Batch, handle: Any) -> Part:
+def part_of(batch: Batch, handle: Any, dropped: tuple[int, ...] = ()) -> Part:
     """What the driver must know of rows that a rank made. `handle` is the batch itself or a reference to it."""
     versions, tokens_by_version = versions_in(batch)
     return Part(
@@ -124,6 +137,7 @@ def part_of(batch: Batch, handle: Any) -> Part:
         nbytes=sum(_nbytes(column) for column in batch.columns.values()),
         versions=versions,
         tokens_by_version=tokens_by_version,
+        dropped=dropped,
     )
 
 

@@ -54,6 +54,7 @@ REWARD = 'reward: {function: "rewards.py:score"}'
 SCORED = "  - reward.score -> advantage.estimate"
 SECOND = 'second: {kind: reward, function: "rewards.py:score"}'
 SYNC = "- actor_train => actor_infer"
+VALIDATED = "- actor_infer.generate@val -> reward.score@val"
 TRAIN = "train: {source: rows.jsonl, prompt: question, keep: [answer], max_prompt_tokens: 16}"
 DISTILLED: tuple[Edit, ...] = (
     ("update: {loss: ppo}", "update: {loss: distill}"),
@@ -223,10 +224,9 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         (SCORED, "  - reward.score -> few.select\n  - few.select -> advantage.estimate"),
         ("updates: 2}", "updates: 2, refill: {max_rounds: 3}}"),
     ),
-    "partial rollout": (("step:", "schedule: {max_lag: 1, partial_rollout: true}\nstep:"),),
-    "`when_stale: drop`": (
-        ("step:", "schedule: {max_lag: 1, when_stale: drop}\nstep:"),
-        ("updates: 2", "updates: 1"),
+    "partial rollout of this generator": (
+        ("step:", "schedule: {max_lag: 1, partial_rollout: true}\nstep:"),
+        (SYNC, f"- {{edge: data.other -> actor_infer.generate@val, every_steps: 2}}\n  {VALIDATED}\n  {SYNC}"),
     ),
     "the logger `wandb`": (("step:", "run: {loggers: [wandb]}\nstep:"),),
     "the logger `mlflow`": (("step:", "run: {loggers: [tensorboard, mlflow]}\nstep:"),),

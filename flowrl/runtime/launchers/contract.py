@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flowrl.backends.batch import Batch, IntArray
-from flowrl.backends.contract import Metrics
+from flowrl.backends.contract import Gather, Metrics
 from flowrl.diag.diagnostic import Diagnostic, FlowError
 from flowrl.execution.contract import Firing
 from flowrl.plan.plan import Plan, StagePlan
@@ -36,6 +36,8 @@ class Part:
     """Of rows whose tokens are tagged with weight versions: those that a generator made."""
     tokens_by_version: Mapping[int, int] = field(default_factory=dict[int, int])
     """Tokens that the policy wrote under each version."""
+    dropped: tuple[int, ...] = ()
+    """Prompts that were to be among the rows and had become too old."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,10 @@ class Work:
     prompt_count: int | None = None
     by_prompt: bool = False
     """For take: whether whole prompts are handed on."""
+    joins: bool | None = None
+    """For open, of a session that goes on from step to step: see Call."""
+    gathers: tuple[Gather, ...] | None = None
+    """For take, of such a session: what it asks of each rank."""
     version: int = 0
     """For send_weights and receive_weights: the policy version that travels."""
     folder: Path | None = None

@@ -173,8 +173,9 @@ class InlineLauncher:
 
 
 def _take(worker: RoleWorker, work: Work) -> Outcome:
-    result = worker.take(*take_of(work))
-    return () if result.batch is None else (part_of(result.batch, result.batch),), result.metrics
+    result = worker.take(*take_of(work, 0))
+    parts = () if result.batch is None else (part_of(result.batch, result.batch, result.dropped),)
+    return parts, result.metrics
 
 
 def _move(worker: RoleWorker, work: Work) -> Outcome:

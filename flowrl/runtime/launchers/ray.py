@@ -209,7 +209,7 @@ class RayLauncher:
         call, kind = call_of(stage, work), work.firing.instruction.kind
         for rank, actor in enumerate(actors):
             if kind is InstructionKind.TAKE:
-                outcome, flight.rows[rank] = actor.take.options(num_returns=2).remote(*take_of(work))
+                outcome, flight.rows[rank] = actor.take.options(num_returns=2).remote(*take_of(work, rank))
                 flight.pending[outcome] = rank
                 continue
             ids = None if work.rank_ids is None else work.rank_ids[rank]

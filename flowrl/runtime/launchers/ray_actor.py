@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.backends.batch import Batch, IntArray
-from flowrl.backends.contract import Bytes, Call, Metrics, RankSetup, Result, TensorSpec
+from flowrl.backends.contract import Bytes, Call, Gather, Metrics, RankSetup, Result, TensorSpec
 from flowrl.program.program import InstructionKind
 from flowrl.runtime.assemble import Source
 from flowrl.runtime.launchers.contract import Part
@@ -107,8 +107,8 @@ class RankActor:
     ) -> Outcome:
         return self._timed(lambda: self._role.open(call, _sources(slots, batches), ids, given))[0]
 
-    def take(self, number: int, parts: int, by_prompt: bool) -> tuple[Outcome, Any]:
-        return self._rows_of(lambda: self._role.take(number, parts, by_prompt))
+    def take(self, number: int, parts: int, by_prompt: bool, gather: Gather | None) -> tuple[Outcome, Any]:
+        return self._rows_of(lambda: self._role.take(number, parts, by_prompt, gather))
 
     def rows(self, start: int, count: int | None) -> tuple[Outcome, Any]:
         return self._rows_of(lambda: self._role.rows(start, count))
@@ -236,7 +236,7 @@ class RankActor:
         outcome, result = self._timed(work)
         if result is None or result.batch is None:
             return (outcome if result is None else replace(outcome, metrics=result.metrics)), None
-        part = part_of(result.batch, None)
+        part = part_of(result.batch, None, result.dropped)
         return replace(outcome, metrics=result.metrics, part=part), result.batch
 
     def _valued(self, work: Callable[[], Any]) -> Outcome:
