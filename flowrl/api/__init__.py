@@ -170,12 +170,22 @@ def run_plan(
     return run_it(plan, RunOptions(Path(runs), None, launcher or "auto", flow, folder, session=how))
 
 
-def resume(run_folder: FilePath, launcher: str | None = None, replacements: int | None = None) -> RunResult:
-    """Continue a run from its newest checkpoint. `replacements`: as for `run`."""
+def resume(
+    run_folder: FilePath,
+    launcher: str | None = None,
+    replacements: int | None = None,
+    plan: FilePath | None = None,
+) -> RunResult:
+    """Continue a run from its newest checkpoint. `replacements`: as for `run`. `plan`: a plan.json of the same flow
+    for other devices or in other layouts; FR0921 if it is of another one."""
+    from flowrl.api.preflight import preflight
     from flowrl.runtime.resume import resume as resume_it
     from flowrl.runtime.session import session_options
 
-    return resume_it(Path(run_folder), launcher, session_options(replacements))
+    other = None if plan is None else plan_of(plan)
+    if other is not None:
+        preflight(other)
+    return resume_it(Path(run_folder), launcher, session_options(replacements), other)
 
 
 def export(run_folder: FilePath, output: FilePath, step: int | None = None, role: str | None = None) -> Path:

@@ -24,6 +24,7 @@ from flowrl.cli.options import (
     exit_code_option,
     launcher_option,
     output_options,
+    plan_option,
     profile_option,
     replacements_option,
     report_options,
@@ -205,16 +206,22 @@ def run(
 @flowrl.command()
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
 @launcher_option
+@plan_option
 @replacements_option
 @output_options
 @click.pass_context
 def resume(
-    context: click.Context, run_folder: Path, launcher: str | None, replacements: int | None, **_: object
+    context: click.Context,
+    run_folder: Path,
+    launcher: str | None,
+    plan: Path | None,
+    replacements: int | None,
+    **_: object,
 ) -> None:
     """Continue the run in folder RUN from its last checkpoint."""
     from flowrl import api
 
-    tell_result(voice_of(context), api.resume(run_folder, launcher=launcher, replacements=replacements))
+    tell_result(voice_of(context), api.resume(run_folder, launcher, replacements, plan))
 
 
 def tell_result(voice: Voice, result: RunResult) -> None:

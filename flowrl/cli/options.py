@@ -63,6 +63,15 @@ def launcher_option(command: Command) -> Command:
     )(command)
 
 
+def plan_option(command: Command) -> Command:
+    return click.option(
+        "--plan",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="PLAN",
+        help="Go on with this plan of the same flow, for other devices. Default: the run's own.",
+    )(command)
+
+
 def replacements_option(command: Command) -> Command:
     return click.option(
         "--replacements",

@@ -124,4 +124,20 @@ CODES: tuple[Code, ...] = (
         "with `--replacements N`",
         exit_code=5,
     ),
+    Code(
+        id="FR0921",
+        headline="plan of another flow",
+        label="plan `{plan}`: {differs}",
+        why="a run goes on with the flow that it began with; where its roles are and in which layout may change",
+        help="plan the run's own flow for the other devices: flowrl plan {folder}/flow.yaml --cluster …",
+    ),
+    Code(
+        id="FR0925",
+        headline="edge waited too long",
+        label="`{receiver}` has waited {seconds} s for `{source}` in step {step}: `{edge}` allows {limit} s",
+        why="the other end had begun its work, and it has not come to an end",
+        help="raise `timeout_seconds` of the edge, or write `on_timeout: retry` (its ranks are made anew) or "
+        "`on_timeout: drop` (groups with missing rows leave the step)",
+        exit_code=5,
+    ),
 )
