@@ -1,12 +1,12 @@
 """samples.jsonl: a few prompts a step with response, reward and weight version: the first thing anyone looks at.
 
 Takes completions and a way to look at single rows; gives lines. One sample, the first, of each of the first prompts.
+What it is shown does not grow with the length of sequences: sums of token columns, and of long texts both ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import groupby
 
 import numpy as np
 
@@ -104,25 +104,20 @@ def single_reward(line: Line) -> Line:
 
 def _tokens(column: Column | None, place: int) -> Line:
     """Tokens that the policy wrote: what `assume: … samples` of a later plan reads."""
-    return {"response_tokens": int(np.sum(column.rows()[place]))} if isinstance(column, Ragged) else {}
+    return {"response_tokens": int(column[place])} if isinstance(column, np.ndarray) else {}
 
 
 def _versions(rows: Batch, place: int) -> Line:
     """Where a response went on under newer weights: [version, tokens] of each stretch of it."""
-    tags, mask = rows.columns.get("weight_version"), rows.columns.get("loss_mask")
-    if not isinstance(tags, Ragged) or not isinstance(mask, Ragged):
-        return {}
-    wrote = tags.rows()[place][np.asarray(mask.rows()[place], dtype=np.bool_)].tolist()
-    runs = [[version, len(list(run))] for version, run in groupby(wrote)]
-    return {"versions": runs} if len(runs) > 1 else {}
+    runs = rows.columns.get("weight_version")
+    stretches = runs[place] if isinstance(runs, tuple) else []
+    return {"versions": stretches} if isinstance(stretches, list) and len(stretches) > 1 else {}
 
 
 def _cell(column: Column | None, place: int) -> object:
-    """One value for JSON; a ragged one (rewards of turns or tokens) by its sum."""
-    if column is None:
+    """One value for JSON; a ragged one (rewards of turns or tokens) is its sum already."""
+    if column is None or isinstance(column, Ragged):
         return None
-    if isinstance(column, Ragged):
-        return float(np.sum(column.rows()[place]))
     value = column[place]
     return value.item() if isinstance(value, np.generic) else value
 

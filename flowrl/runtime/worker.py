@@ -4,13 +4,14 @@ came out. It holds no records and decides nothing; which rows, versions and fold
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from flowrl.backends.batch import Batch, Column, IntArray, Ragged
+from flowrl.backends.batch import AnyArray, Batch, Column, IntArray, Ragged, take
 from flowrl.backends.contract import Call, Gather, Rank, RankSetup, Result, TensorSpec
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Kind
@@ -141,11 +142,48 @@ def part_of(batch: Batch, handle: Any, dropped: tuple[int, ...] = ()) -> Part:
     )
 
 
+TEXT_CHARACTERS = 4_000
+"""Most characters of a text that the driver is shown; of a longer one its beginning and its end."""
+
+
 def rows_with(batch: Batch, fields: Sequence[str], ids: Sequence[int]) -> Batch:
-    """The rows of `batch` that have one of `ids`, with the columns `fields` alone (those it has)."""
+    """The rows of `batch` that have one of `ids`, with the columns `fields` alone (those it has), as the driver may see
+    them: of a token column the sum over each row (of the weight versions under a mask the stretches), of long texts
+    both ends. So what it sees does not grow with the length of sequences."""
     places = np.flatnonzero(np.isin(batch.ids, np.asarray(ids, dtype=np.int64)))
-    kept = {name: batch.columns[name] for name in fields if name in batch.columns}
-    return Batch(batch.ids, batch.prompt_ids, kept).select(places)
+    kept = {name: take(batch.columns[name], places) for name in fields if name in batch.columns}
+    shown = {name: _short(column) for name, column in kept.items()}
+    tags, mask = kept.get("weight_version"), kept.get("loss_mask")
+    if isinstance(tags, Ragged) and isinstance(mask, Ragged):
+        shown["weight_version"] = tuple(map(_stretches, tags.rows(), mask.rows()))
+    return Batch(batch.ids[places], batch.prompt_ids[places], shown)
+
+
+def _stretches(tags: AnyArray, mask: AnyArray) -> list[list[int]]:
+    """[version, tokens] of each stretch of a response that one version of the weights wrote."""
+    wrote = tags[np.asarray(mask, dtype=np.bool_)].tolist()
+    return [[version, len(list(run))] for version, run in groupby(wrote)]
+
+
+def _short(column: Column) -> Column:
+    if isinstance(column, Ragged):
+        return np.asarray([row.sum() for row in column.rows()])
+    return tuple(cut_text(value) for value in column) if isinstance(column, tuple) else column
+
+
+def cut_text(value: object) -> object:
+    """A text, or what holds texts (messages), without the middle of long ones."""
+    if isinstance(value, str):
+        left_out = len(value) - TEXT_CHARACTERS
+        if left_out <= 0:
+            return value
+        half = TEXT_CHARACTERS // 2
+        return f"{value[:half]} [… {left_out:,} characters …] {value[-half:]}"
+    if isinstance(value, Mapping):
+        return {key: cut_text(each) for key, each in cast("Mapping[object, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [cut_text(each) for each in cast("Sequence[object]", value)]
+    return value
 
 
 def _token_lengths(batch: Batch) -> IntArray | None:

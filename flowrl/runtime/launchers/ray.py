@@ -1,7 +1,7 @@
 """The Ray launcher: one actor for each rank of each role, placed by the plan's pools; rows travel by reference.
 
 The driver's process holds references and metadata. It unpacks no rows: consumers are given references, the few rows of
-samples.jsonl are picked out by an actor, weights go from rank to rank (ray_weights.py). Objects under about 100 kB
+samples.jsonl are picked out by an actor, weights go from rank to rank (ray_weights.py). Objects under 8 KiB
 pass through the driver as bytes, which is Ray's way; larger ones stay in the shared memory of the host that made them.
 """
 
@@ -29,7 +29,7 @@ from flowrl.runtime.launchers.ray_weights import WeightEdges
 from flowrl.runtime.metrics import merge
 from flowrl.runtime.records import READS
 from flowrl.runtime.setups import call_of, is_data_call, located, model_folders, role_setups, take_of
-from flowrl.runtime.worker import ENDS, MakeRank
+from flowrl.runtime.worker import ENDS, MakeRank, part_of
 
 PEEK_SECONDS = 60.0
 
@@ -107,6 +107,14 @@ class RayLauncher:
             crew.make_clerk()
             few = self._waits.get(crew.clerk.peek.remote(*wanted), "")
         return few
+
+    def give_up(self, work: Work, nothing: Batch) -> Sequence[Part]:
+        import ray
+
+        flight = next((each for each in self._flights.values() if each.work.firing == work.firing), None)
+        self._flights = {ref: each for ref, each in self._flights.items() if each is not flight}
+        made = () if flight is None else _parts(flight)
+        return made or (part_of(nothing, ray.put(nothing)),)
 
     def revive(self, role: str) -> None:
         crew, edges = self._crew_made, self._edges
@@ -274,9 +282,13 @@ def _slots(inputs: Sequence[BoundInput], ids: IntArray | None) -> tuple[tuple[Sl
 
 def _complete(flight: _Flight) -> Completion:
     outcomes = [flight.outcomes[rank] for rank in sorted(flight.outcomes)]
-    made = [(flight.outcomes[rank].part, rows) for rank, rows in sorted(flight.rows.items())]
-    parts = tuple(replace(part, handle=rows) for part, rows in made if part is not None)
     start = min(outcome.start_seconds for outcome in outcomes)
     end = max(outcome.start_seconds + outcome.seconds for outcome in outcomes)
     metrics = merge([outcome.metrics for outcome in outcomes])
-    return Completion(flight.work, parts, metrics, start, end - start, None)
+    return Completion(flight.work, _parts(flight), metrics, start, end - start, None)
+
+
+def _parts(flight: _Flight) -> tuple[Part, ...]:
+    """What the ranks that are done have made."""
+    made = [(flight.outcomes[rank].part, rows) for rank, rows in sorted(flight.rows.items()) if rank in flight.outcomes]
+    return tuple(replace(part, handle=rows) for part, rows in made if part is not None)

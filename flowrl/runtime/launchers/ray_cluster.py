@@ -25,9 +25,12 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_max_direct_call_object_size": "8192",
 }
 """What FlowRL wants of Ray unless the user's environment says otherwise: a local cluster without tokens, no usage data
-sent, no warnings about its own future."""
+sent, no warnings about its own future; and rows of more than 8 KiB (Ray's own limit is 100) in the shared memory of the
+host that made them, not in the messages of the driver. A cluster started by hand needs the last one in its own
+environment."""
 
 
 @contextmanager

@@ -10,14 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
 from flowrl.backends.contract import Bytes, TensorSpec
-from flowrl.backends.weights import bytes_of, layout
+from flowrl.backends.weights import layout
 from flowrl.diag.diagnostic import InternalError
 
 
@@ -57,10 +56,14 @@ def manifest(module: nn.Module, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
     return layout(((part.name, part.shape) for part in parts(module)), dtype)
 
 
+@torch.no_grad()
 def write(module: nn.Module, specs: Sequence[TensorSpec], buffer: Bytes, dtype: torch.dtype) -> None:
-    """Write this rank's rows of every parameter into the buffer, cast to `dtype`."""
+    """Write this rank's rows of every parameter into the buffer, cast to `dtype` on the way: one pass over memory, each
+    parameter by itself, with no copy of the model in between."""
     for part, spec in zip(parts(module), specs, strict=True):
-        np.copyto(_rows(spec, part, buffer), bytes_of(part.local.to(dtype)))
+        if part.local.numel():
+            place = torch.from_numpy(_rows(spec, part, buffer)).view(dtype).view(part.local.shape)
+            place.copy_(part.local)
 
 
 @torch.no_grad()
