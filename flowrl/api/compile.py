@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from flowrl.api.data import data_faults
 from flowrl.api.digests import code_digest, flow_digest, profile_digest
 from flowrl.api.machine import cluster_of
-from flowrl.api.parts import emit_stage
+from flowrl.api.parts import emit_stage, step_in_parts
 from flowrl.api.profile import load_profile
 from flowrl.api.sources import sources_of
 from flowrl.compiler.lower.effects import warn_effects
@@ -172,8 +172,9 @@ def _place(spec: FlowSpec, checked: Checked, cluster: Cluster, profile: Profile,
         earlier |= handed_on(spec.stages[index].name, graph, shapes)
         request = replace(lower_placement(spec, index), profile=profile)
         request = request if objective is None else replace(request, objective=objective, objective_span=None)
-        placement = place(graph, cluster, request, shapes)
         run = lower_stage_run(spec, index)
+        in_parts = step_in_parts(graph, run, shapes, request, cluster)
+        placement = place(graph, cluster, request, shapes, in_parts)
         program, placement = emit_stage(graph, placement, run, shapes, request, cluster)
         placed.append(Placed(graph, shapes, request, placement, run, program))
     return placed

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from msgspec.structs import replace
 
@@ -19,8 +20,9 @@ from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
 from flowrl.placement.request import Placement, PlacementRequest
+from flowrl.placement.search import StepInParts
 from flowrl.placement.time.instructions import durations
-from flowrl.plan.plan import Decision, Rejected, StageRun
+from flowrl.plan.plan import Decision, Pool, Rejected, StageRun
 from flowrl.program.program import InstructionKind, Program
 
 SLIGHT = 1e-3
@@ -63,6 +65,28 @@ def emit_stage(
     if schedule.minibatches == "arrival":
         decisions.append(_minibatches(f"D{count + 2}", graph, best, tried))
     return best.program, replace(placement, decisions=(*placement.decisions, *decisions))
+
+
+def step_in_parts(
+    graph: Graph, run: StageRun, shapes: Mapping[str, ModelShape], request: PlacementRequest, cluster: Cluster
+) -> StepInParts | None:
+    """Seconds of a step on given pools, in as many parts as the flow allows: what a search compares the best few ways
+    by. None for a flow that allows no parts."""
+    most, updates = graph.schedule.takes, graph.schedule.minibatches == "arrival"
+    if most == 1:
+        return None
+    options = [Parts(most, on_devices=False), Parts(most), *([Parts(most, updates=True)] if updates else [])]
+
+    def seconds(pools: Sequence[Pool]) -> float:
+        programs: list[Program] = []
+        for parts in options:
+            program = emit(graph, pools, run, parts=parts)
+            if program not in programs and any(i.kind is InstructionKind.TAKE for i in program.instructions):
+                programs.append(program)
+        timed = (durations(graph, pools, each, shapes, cluster, request=request) for each in programs)
+        return min((ratio_of(each, taken)[0] for each, taken in zip(programs, timed, strict=True)), default=inf)
+
+    return seconds
 
 
 def _best(tried: Sequence[_Tried]) -> _Tried:

@@ -38,8 +38,9 @@ def decide(graph: Graph, cluster: Cluster, request: PlacementRequest, found: Fou
 
 
 def _pools(request: PlacementRequest, found: Found) -> Decision:
-    best = found.best
-    others = sorted((each for each in found.tried if each is not best), key=Candidate.rank)
+    best = found.in_parts.get(found.best.option.label, found.best)
+    tried = (found.in_parts.get(each.option.label, each) for each in found.tried if each is not found.best)
+    others = sorted(tried, key=Candidate.rank)
     return Decision(
         id="",
         what="pools",
@@ -82,6 +83,8 @@ def _proof(found: Found) -> str:
     """How near to the best it is."""
     if not found.best.usable:
         return ""
+    if found.in_parts:
+        return f"; the best {len(found.in_parts)} compared with generation in parts"
     if found.proved:
         return f"; proven best of {found.report.space}"
     return f"; at most {found.gap:.1%} over the best of {found.report.space}" if found.gap else ""

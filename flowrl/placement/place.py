@@ -22,16 +22,23 @@ from flowrl.placement.decisions import decide
 from flowrl.placement.infeasible import explain
 from flowrl.placement.memory.pool import memory
 from flowrl.placement.request import Placement, PlacementRequest
-from flowrl.placement.search import search
+from flowrl.placement.search import StepInParts, search
 
 
-def place(graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]) -> Placement:
-    """Pools, decisions and memory of one stage. Deterministic.
+def place(
+    graph: Graph,
+    cluster: Cluster,
+    request: PlacementRequest,
+    shapes: Mapping[str, ModelShape],
+    in_parts: StepInParts | None = None,
+) -> Placement:
+    """Pools, decisions and memory of one stage. Deterministic. `in_parts`: seconds of a step of a flow whose generation
+    may be handed on in parts, by which the best few ways are compared once more.
 
     Raises FlowError for a request that no sizes can meet (FR04 and FR05, as `check_request` and `search` say). One that
     does not fit in memory comes back with FR0501 in `diagnostics`.
     """
-    found = search(graph, cluster, request, shapes)
+    found = search(graph, cluster, request, shapes, in_parts=in_parts)
     pools = found.best.laid.pools
     broken = tuple(unreachable(graph, cluster, pools))
     if broken:

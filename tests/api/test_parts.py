@@ -115,3 +115,26 @@ def test_an_update_that_has_to_wait_says_why() -> None:
 
 def test_minibatches_are_fixed_where_nobody_asks() -> None:
     assert not [each for each in planned(ARRIVING, 8).decisions if each.what == "minibatches"]
+
+
+def test_a_placement_that_wins_by_its_parts_is_found() -> None:
+    """With whole steps everything shares all devices; trainers that begin early are better off with their own."""
+    flow = ARRIVING.replace("placement: disaggregated\n", "").replace("nodes: 2", "nodes: 8")
+    flow = flow.replace("updates: 4", "updates: 8")
+    whole, fixed, parts = planned(flow, None), planned(flow, 8), arriving(flow)
+    assert [len([pool for pool in each.pools if pool.devices]) for each in (whole, fixed, parts)] == [1, 1, 2]
+    assert parts.estimate.step_seconds < 0.95 * fixed.estimate.step_seconds
+    pools = decision_of(parts, "pools")
+    assert pools.text.endswith("compared with generation in parts")
+    colocated = next(each for each in pools.rejected if each.option.startswith("colocated"))
+    more = whole.estimate.step_seconds / parts.estimate.step_seconds - 1.0
+    assert colocated.reason == "slower"
+    assert abs(float(colocated.delta.removesuffix("% step time")) / 100 - more) < 0.01
+    assert arriving(flow) == parts
+
+
+def test_what_is_placed_with_parts_is_never_slower() -> None:
+    for flow in (SLOW_REWARD, ARRIVING, ARRIVING.replace("placement: disaggregated\n", "")):
+        seconds = [planned(flow, None), planned(flow, 8), arriving(flow)]
+        found = [each.estimate.step_seconds for each in seconds]
+        assert found == sorted(found, reverse=True)

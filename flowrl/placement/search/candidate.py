@@ -94,6 +94,9 @@ class Found:
     """By role on devices, where `best` has it."""
     recomputed: Mapping[str, tuple[Candidate, ...]] = field(default_factory=dict[str, tuple[Candidate, ...]])
     """By trainer whose flow leaves it open: the best on the same pools with each other recomputation."""
+    in_parts: Mapping[str, Candidate] = field(default_factory=dict[str, Candidate])
+    """By label of their ways those that were compared once more, with the seconds of a step in which generation is
+    handed on in parts."""
 
     @property
     def gap(self) -> float:

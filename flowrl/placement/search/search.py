@@ -29,6 +29,7 @@ from flowrl.placement.search.candidate import Candidate, Found, Laid, Option
 from flowrl.placement.search.climb import Climb
 from flowrl.placement.search.familiar import familiar
 from flowrl.placement.search.faults import nothing_left, refused, too_slow
+from flowrl.placement.search.in_parts import StepInParts, compared
 from flowrl.placement.search.leaf import MOST_LOOKED
 from flowrl.placement.search.nearby import Nearby
 from flowrl.placement.search.objective import objective_of
@@ -62,12 +63,14 @@ def search(
     only: Option | None = None,
     choices: Choices | None = None,
     near: bool = True,
+    in_parts: StepInParts | None = None,
 ) -> Found:
     """The best candidate and those of other ways of pools; on the pools of `only`, if it is given, and among `choices`
     of the roles. Where nothing fits, `best` is what is nearest to it; without `near` that is not looked for, and
-    FlowError raised. Raises FlowError as `place` says."""
+    FlowError raised. With `in_parts` the best ways are compared once more by it (in_parts.py), and the best of them is
+    taken. Raises FlowError as `place` says."""
     check_request(graph, cluster, request, shapes)
-    return _Search(graph, cluster, request, shapes, choices, near=near).run(only)
+    return _Search(graph, cluster, request, shapes, choices, near=near, in_parts=in_parts).run(only)
 
 
 class _Search:
@@ -80,7 +83,9 @@ class _Search:
         choices: Choices | None = None,
         *,
         near: bool = True,
+        in_parts: StepInParts | None = None,
     ) -> None:
+        self.in_parts = in_parts
         self.graph, self.cluster, self.request, self.shapes = graph, cluster, request, shapes
         self.work = Workload(graph, shapes, request)
         costs = RoleCosts(self.work, cluster)
@@ -102,13 +107,19 @@ class _Search:
         best = self.settler.best
         if best is None:
             best = self._nearest(only)
+        whole, again = best, dict[str, Candidate]()
+        if self.in_parts is not None and only is None and best.usable:
+            again = compared(self.settler, self.cluster, self.in_parts)
+            label = min(again.values(), key=Candidate.rank).option.label
+            best = self.settler.tried[label]
         told = self._told(best if self.written or not best.usable else self.settler.with_room(best))
+        report = self._report(told if best is whole else whole)
         tried = tuple(told if each is best else each for each in self.settler.tried.values())
         choices = self.settler.stays.choices
         if only is not None:
-            return Found(told, tried, self._report(told), choices)
+            return Found(told, tried, report, choices)
         sites, recomputed = self.settler.sites(best), self.settler.recomputed(best)
-        return Found(told, tried, self._report(told), choices, sites, recomputed)
+        return Found(told, tried, report, choices, sites, recomputed, again)
 
     def _look(self) -> None:
         if self.request.mode is Mode.POOLS:

@@ -88,10 +88,13 @@ class Settler:
             self._keep(self._candidate(option, settled.pools))
         return score
 
-    def settle_way(self, parts: Sequence[Part], sizes: Sequence[int]) -> None:
-        """Whether it is better than others or not. On GPUs a few choices are looked at: branch and bound has all."""
+    def settle_way(self, parts: Sequence[Part], sizes: Sequence[int]) -> Candidate | None:
+        """Whether it is better than others or not. On GPUs a few choices are looked at: branch and bound has all. Gives
+        what it came to."""
         on_cpu = any(self.places.groups[part.group].device.is_cpu for part in parts)
-        self.settle_option(self._option(parts, sizes), None if on_cpu else MOST_NODES_TOLD)
+        option = self._option(parts, sizes)
+        self.settle_option(option, None if on_cpu else MOST_NODES_TOLD)
+        return self.tried.get(option.label)
 
     def settle_written(self, seats: Sequence[Seat], homes: Mapping[str, str]) -> None:
         """The pools of the flow, and roles in them that it leaves open."""
