@@ -185,6 +185,13 @@ class Executor:
         lanes = (lane for state in self._streams for lane in state.lanes)
         return tuple(lane.running for lane in lanes if lane.running is not None)
 
+    def lacking(self) -> Iterator[tuple[Firing, list[str]]]:
+        """What stands at the head of each lane that is neither running nor finished, and its channels without a token:
+        of those that have one."""
+        for lane in (each for state in self._streams for each in state.lanes):
+            if lane.running is None and lane.step <= self.last_step and (empty := self._empty(lane)):
+                yield self._next_of(lane), empty
+
     def waiting(self) -> tuple[str, ...]:
         """One line per lane that is neither running nor finished: what stands at its head and what it waits for."""
         return tuple(

@@ -32,6 +32,7 @@ from flowrl.runtime.recovery import Loss, Losses, RollBackError, Tracks, keeps_s
 from flowrl.runtime.samples import SampleLog
 from flowrl.runtime.state import StageState, StartPoint
 from flowrl.runtime.steps import StepBook, StepReport
+from flowrl.runtime.waits import Overdue, Policy, Waits, no_rows, whole_groups
 
 POLL_SECONDS = 0.5
 TRACE_SPANS = 100_000
@@ -82,6 +83,7 @@ class Driver:
         self._trainers = {role.name for role in stage.graph.roles if role.kind is Kind.TRAINER}
         self._flying: dict[tuple[str, int], Work] = {}
         self._tracks = Tracks(stage)
+        self._waits = Waits(stage)
         self._whole = start.step
         self._changed = start.step
         """The last step in which a trainer's update has begun."""
@@ -158,6 +160,7 @@ class Driver:
         if not started and not self._flying:
             raise InternalError("nothing runs and nothing can start: " + "; ".join(self._executor.waiting()))
         self._collect(POLL_SECONDS if self._flying else 0.0)
+        self._end_waits()
         self._require_progress()
 
     def _collect(self, timeout_seconds: float) -> None:
@@ -238,6 +241,25 @@ class Driver:
             self._setup.launcher.submit(work)
         self._last_completion = self._setup.clock()
         self._setup.on_loss(structs.replace(loss, seconds=self._last_completion - began))
+
+    def _end_waits(self) -> None:
+        """Do what an edge says of a wait that has lasted too long."""
+        overdue = self._waits.overdue(self._setup.clock(), self._executor.lacking(), self._flying)
+        if overdue is None:
+            return
+        if overdue.policy is Policy.ABORT:
+            raise overdue.error()
+        told = overdue.told if overdue.policy is Policy.RETRY else self._drop(overdue)
+        lost = LostRank(overdue.work.firing.instruction.role, None, told)
+        self._replace(Completion(overdue.work, error=overdue.error(), lost=lost), lost)
+
+    def _drop(self, overdue: Overdue) -> str:
+        """Take what is there of the other end's rows for all. Gives what is left out, in words."""
+        work = overdue.work
+        op = self._stage.graph.op(work.firing.instruction.op or "")
+        parts, groups = whole_groups(op, work, self._setup.launcher.give_up(work, no_rows(op)))
+        self._take_in(Completion(work, parts, {"dropped_groups": (float(groups), 1.0)}, seconds=overdue.seconds))
+        return f"{overdue.told}; groups that left the step: {groups}"
 
     def _revive(self, role: str) -> None:
         if self._limit is not None:
@@ -334,6 +356,7 @@ class Driver:
                 step=step,
                 cursors=self._state.cursors.at_end(step),
                 waiting={id: edge.waiting_at_end(step) for id, edge in self._state.edges.items()},
+                carried={op: one.waiting_at_end(step) for op, one in self._state.carried.items()},
                 fresh=tuple(id for id, edge in self._state.edges.items() if edge.is_fresh(step)),
                 ledger=ledger,
                 plan=plan,
@@ -356,7 +379,6 @@ class Driver:
         facts = {
             "rows": float(sum(len(p.ids) for p in completion.parts)),
             "tokens": float(sum(tokens)),
-                carried={op: one.waiting_at_end(step) for op, one in self._state.carried.items()},
             "bytes": float(sum(p.nbytes for p in completion.parts)),
         }
         return TraceSpan(

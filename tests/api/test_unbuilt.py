@@ -207,7 +207,12 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         ),
     ),
     "a transport of one's own": ((SYNC, "- {edge: actor_train => actor_infer, transport: disk}"),),
-    "a timeout of an edge": ((SYNC, "- {edge: actor_train => actor_infer, timeout_seconds: 60}"),),
+    "`on_timeout: retry` where the other end keeps state or hands on in parts": (
+        (SYNC, "- {edge: actor_train => actor_infer, timeout_seconds: 60, on_timeout: retry}"),
+    ),
+    "`on_timeout: drop` where the other end keeps state, hands on in parts or is read by prompt": (
+        (SYNC, "- {edge: actor_train => actor_infer, timeout_seconds: 60, on_timeout: drop}"),
+    ),
     "weights that travel to a scorer or a reward": (
         (REWARD, REWARD + "\n  reference: {model: policy, backend: fsdp}"),
         ("update: {loss: ppo}", "update: {loss: ppo, kl: {coef: 0.1, form: k3}}"),

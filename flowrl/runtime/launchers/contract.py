@@ -143,6 +143,11 @@ class Launcher(Protocol):
         """Some columns of the rows of `part` that have one of `ids`, for samples.jsonl: never more than a handful."""
         ...
 
+    def give_up(self, work: Work, nothing: Batch) -> Sequence[Part]:
+        """Forget a firing under way: what those of its ranks have made that are done; `nothing`, rows of its columns
+        without any, if none is."""
+        ...
+
     def revive(self, role: str) -> None:
         """Make all ranks of `role`, which keeps no state, anew where they were, as `start` does, and its weights
         edges. What was under way is forgotten: the driver submits it again. Raises RankLostError if one dies at its

@@ -71,6 +71,10 @@ class InlineLauncher:
     def peek(self, part: Part, fields: Sequence[str], ids: Sequence[int]) -> Batch:
         return rows_with(part.handle, fields, ids)
 
+    def give_up(self, work: Work, nothing: Batch) -> Sequence[Part]:
+        """Nothing is under way here when somebody can ask."""
+        return (part_of(nothing, nothing),)
+
     def revive(self, role: str) -> None:
         """For tests, whose ranks may be lost: ours share this process."""
         former = self._workers[role]
