@@ -105,6 +105,14 @@ class Choices:
             found = self._menus[key] = self._menu(self.graph.role(role), site)
         return found
 
+    def is_hopeless(self, role: str, site: Site) -> bool:
+        """Whether not even weights and states of any legal layout fit; only where the flow asks for none."""
+        menu = self.menu(role, site)
+        if menu.fits or role not in self._floors or not menu.layouts:
+            return False
+        here = self.graph.role(role)
+        return self._floor(here).bytes(menu.layouts[0]) > self._limit(here, site)
+
     def passed_over(self, role: str, site: Site, chosen: Layout) -> tuple[Rejected, ...]:
         """Other layouts with how they compare, each with the devices to itself in its fastest way that fits: the
         nearest that do not fit, then the fastest."""

@@ -16,6 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from flowrl.placement.cost.role import RoleCost, RoleCosts, Site
 from flowrl.placement.time.step import Home, steady_seconds
 from flowrl.plan.plan import RolePlacement
@@ -130,7 +132,7 @@ def step_bound(costs: RoleCosts, placed: Mapping[str, Home], free: Mapping[str, 
     placed = {
         name: home
         if free.keys().isdisjoint(costs.partners(name))
-        else Home(replace(home.cost, move_seconds=0.0), home.site)
+        else Home(msgspec.structs.replace(home.cost, move_seconds=0.0), home.site)
         for name, home in placed.items()
     }
     bound = steady_seconds(costs, placed, {role: least.seconds for role, least in free.items()})

@@ -6,7 +6,9 @@ Takes nothing; cost/making.py makes them from ledger lines. Knows no candidates.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+
+import msgspec
 
 from flowrl.graph.graph import Op
 from flowrl.placement.cost.ledger import numbers_only
@@ -16,8 +18,7 @@ from flowrl.placement.time.ops import OpTime
 from flowrl.plan.plan import LedgerLine, Pool, RolePlacement
 
 
-@dataclass(frozen=True, slots=True)
-class RoleCost:
+class RoleCost(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One role on a Site: bytes of a device, by pipeline stage where they differ, and seconds of a firing.
 
     It is a Side of memory/sides.py in bytes.
@@ -54,8 +55,8 @@ class RoleCost:
     """The most of its own lines on a device, over stages, while it loads or works."""
     alone: int
     """The same while it has the devices to itself, weights that come and go among them."""
-    key: Key = field(compare=False)
-    as_asked: Placed = field(compare=False, repr=False)
+    key: Key
+    as_asked: Placed
     """The first such role that was asked for, if it stays on its devices."""
 
     @property

@@ -95,7 +95,7 @@ class RoleMemory:
         return {op.id: bytes_of(self._pass_lines(op, stage, [])) for op in ops}
 
     def _beside(self, ops: Sequence[Op], stage: int, same: Mapping[str, int]) -> Beside:
-        held = same | self._held_beside([op for op in ops if op.id not in same], stage)
+        held = {**same, **self._held_beside([op for op in ops if op.id not in same], stage)}
         used, known = [held[op.id] for op in self._updates()], self.placed.profile.memory
         if not used or not self.placed.role.trainable or not known.growth_share:
             return held, 0

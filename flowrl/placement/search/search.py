@@ -26,6 +26,7 @@ from flowrl.placement.memory.pool import memory
 from flowrl.placement.request import STEP_TIME, Mode, PlacementRequest
 from flowrl.placement.search.branch import Box, Branch, Ground, Seat
 from flowrl.placement.search.candidate import Candidate, Found, Laid, Option
+from flowrl.placement.search.circles import left_for_later
 from flowrl.placement.search.climb import Climb
 from flowrl.placement.search.familiar import familiar
 from flowrl.placement.search.faults import nothing_left, refused, too_slow
@@ -96,6 +97,7 @@ class _Search:
         self.written = choices is not None
         """Whether the choices of roles are given one by one: then none is made finer."""
 
+    @left_for_later()
     def run(self, only: Option | None) -> Found:
         """See `search`."""
         if only is not None:

@@ -8,8 +8,9 @@ edges. Of equals the first stays. Knows no pools.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import gt
+
+import msgspec
 
 from flowrl.graph.graph import EdgeKind
 from flowrl.placement.checks.rows import COLLECTIVE, shares
@@ -20,8 +21,7 @@ from flowrl.placement.request import LayoutRequest
 from flowrl.plan.plan import Layout, RolePlacement
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Stay:
+class Stay(msgspec.Struct, frozen=True, eq=False, gc=False):
     """One choice of a role on a site."""
 
     entry: RolePlacement
@@ -87,6 +87,8 @@ class RoleStays:
         """Of entries that differ in recomputation alone, the first that fits is the quickest: the next compute more."""
         ops, shared = self.costs.ops_of(role), bool(self.costs.partners(role))
         trains = self.costs.graph.role(role).trainable
+        if not shared and role not in self.layouts and self.choices.is_hopeless(role, site):
+            return None
         least: list[float] | None = None
         done: set[tuple[Layout, int | None]] = set()
         for entry in self._entries(role, site, alone=True):

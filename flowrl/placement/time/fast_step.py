@@ -78,8 +78,8 @@ class StepEvaluator:
     @staticmethod
     def moves(cost: RoleCost) -> Pair:
         """Seconds to leave the devices, or to come back, and of that the part after which an engine has its cache."""
-        wakes = cost.offloaded and cost.placed.role.kind is Kind.GENERATOR
-        cache = cost.placed.profile.fixed.wake_seconds / 2 if wakes else 0.0
+        wakes = cost.offloaded and cost.as_asked.role.kind is Kind.GENERATOR
+        cache = cost.as_asked.profile.fixed.wake_seconds / 2 if wakes else 0.0
         return cost.move_seconds, min(cache, cost.move_seconds / 2)
 
     def in_step(self, firing: Sequence[float], spots: Sequence[Spot]) -> Sequence[float]:
