@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flowrl.api.compile import Placed, check_spec, compile_stage, placed_stages
-from flowrl.api.parts import emit_stage
+from flowrl.api.parts import emit_stage, step_in_parts
 from flowrl.api.profile import load_profile
 from flowrl.diag.diagnostic import FlowError
 from flowrl.explain.question import Wish, parse
@@ -70,7 +70,8 @@ def _answer(
     at = Situation(placed.graph, cluster, placed.request)
     try:
         asked = wished(wishes, at, stage.pools, placed.shapes)
-        placement = place(asked.graph, cluster, asked.request, placed.shapes)
+        in_parts = step_in_parts(asked.graph, placed.run, placed.shapes, asked.request, cluster)
+        placement = place(asked.graph, cluster, asked.request, placed.shapes, in_parts)
     except FlowError as error:
         return impossible(question, stage, error)
     program, placement = emit_stage(asked.graph, placement, placed.run, placed.shapes, asked.request, cluster)
