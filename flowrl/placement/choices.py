@@ -21,7 +21,7 @@ from flowrl.placement.cost.bound import busy_seconds
 from flowrl.placement.cost.placed import needs_devices
 from flowrl.placement.cost.role import RoleCost, RoleCosts, Site
 from flowrl.placement.cuts import Ground, cuts, least_first, needed_axes, searched_axes
-from flowrl.placement.engine_shares import smaller_shares
+from flowrl.placement.engine_shares import FINE_PARTS, PARTS, smaller_shares
 from flowrl.placement.floors import Floor
 from flowrl.placement.layouts import layout_text, needs_text
 from flowrl.placement.micro_batches import Sizes, sizes_of
@@ -79,10 +79,17 @@ class Choices:
         self.costs, self.work, self.graph = costs, costs.work, costs.graph
         self._known: dict[tuple[object, ...], tuple[RolePlacement, ...]] = {}
         self._menus: dict[tuple[object, ...], Menu] = {}
+        self._parts: tuple[float, ...] = PARTS
         self._floors: dict[str, Floor] = {}
         self._other: dict[tuple[object, ...], Sizes] = {}
         placed = (role for role in self.graph.roles if needs_devices(role))
         self._widest = WIDEST if all(True in residencies(role) for role in placed) else WIDEST_BESIDE
+
+    def finer(self) -> Choices:
+        """The same with more shares of a device for engines."""
+        found = Choices(self.costs)
+        found._menus, found._parts = self._menus, FINE_PARTS
+        return found
 
     def of(self, role: str, site: Site, layout: LayoutRequest | None = None) -> tuple[RolePlacement, ...]:
         """Every choice of a role on a site, the one that changes least first: layouts that cut least, nothing
@@ -261,7 +268,7 @@ class Choices:
     def _smaller(self, role: Role, usual: RolePlacement, away: Sequence[bool], site: Site) -> Iterator[RolePlacement]:
         """An engine with less memory than it usually takes, so that others have room to stay: it leaves where it may,
         for then they have all of it while they work."""
-        for share in smaller_shares(role, self.costs.role_cost(usual, site)):
+        for share in smaller_shares(role, self.costs.role_cost(usual, site), self._parts):
             yield replace(usual, offloaded=away[-1], memory_share=share)
 
     def _other_sizes(self, role: Role, layout: Layout, site: Site, share: float, last: bool) -> Iterator[int]:

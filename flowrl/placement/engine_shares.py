@@ -1,8 +1,8 @@
 """Shares of a device that an engine may take below the usual one, where the flow leaves it open.
 
 A share counts only beside roles that stay: alone an engine takes the usual one. The menu has two, so that what fits is
-found; then `grown` gives each engine of the pools that were chosen the largest with which they fit (docs/adr/0101).
-Takes what a role costs; gives shares. Knows no search.
+found; then the pools that were chosen are worked out with more of them, and `grown` gives each engine the largest with
+which its pool fits (docs/adr/0101). Takes what a role costs; gives shares. Knows no search.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from flowrl.plan.plan import RolePlacement
 
 PARTS = (0.3, 0.05)
 """Of what the usual share has over the least: the menu."""
+FINE_PARTS = tuple(part / 20 for part in range(19, 0, -1))
+"""The same on pools that were chosen."""
 STEPS = 100
 """Shares are told in hundredths."""
 
@@ -29,13 +31,14 @@ def is_open(role: Role) -> bool:
     return role.backend in ENGINES and role.engine.kv_fraction is None
 
 
-def smaller_shares(role: Role, usual: RoleCost) -> Iterator[float]:
-    """Shares below the usual one with which the engine starts, the largest first. `usual`: what it costs with that."""
+def smaller_shares(role: Role, usual: RoleCost, parts: Sequence[float]) -> Iterator[float]:
+    """Shares below the usual one with which the engine starts, the largest first: at these `parts` of what the usual
+    one has over the least. `usual`: what it costs with that."""
     if usual.starting is None or not is_open(role):
         return
     needed, limit = usual.starting
     most, least = round(STEPS * KV_FRACTION), ceil(STEPS * KV_FRACTION * needed / limit)
-    shares = dict.fromkeys(least + round((most - least) * part) for part in PARTS)
+    shares = dict.fromkeys(least + round((most - least) * part) for part in parts)
     yield from (share / STEPS for share in shares if share < most)
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from flowrl.placement.choices import Choices, recomputations
 from flowrl.placement.cost.role import RoleCosts, Site
 from flowrl.placement.devices import largest_first
-from flowrl.placement.engine_shares import grown
+from flowrl.placement.engine_shares import grown, is_open
 from flowrl.placement.layouts import host_pool
 from flowrl.placement.memory.host import host_memory
 from flowrl.placement.search.branch import Seat
@@ -29,6 +29,8 @@ from flowrl.placement.search.ways import Part, Ways, group_size
 from flowrl.placement.time.step import step_seconds
 from flowrl.plan.plan import Memory, Pool
 
+MOST_NODES_FINER = 1_000
+"""Choices of the best way that are looked at once more, with finer shares of a device for engines."""
 MOST_NODES_TOLD = 100
 """Choices of a way that is worked out to be told of, however slow it is."""
 
@@ -187,7 +189,15 @@ class Settler:
             self.best, self.score = candidate, score
 
     def with_room(self, best: Candidate) -> Candidate:
-        """The best, with engines that have less than their usual memory given all that the others leave."""
+        """The best, its pools worked out with finer shares of a device for engines, which then get all that the others
+        leave."""
+        if not any(is_open(self.ways.graph.role(r)) for d in best.option.pools if len(d.roles) > 1 for r in d.roles):
+            return best
+        finer = RoleStays(self.costs, self.stays.choices.finer(), self.stays.layouts)
+        pitches = self._pitches(best.option)
+        settled = Leaves(self.leaves.clock, finer).settle(pitches, best.seconds, MOST_NODES_FINER)
+        if settled is not None:
+            best = self._candidate(best.option, settled.pools)
         device_pools = [pool for pool in best.laid.pools if pool.devices]
         if all(entry.memory_share is None for pool in device_pools for entry in pool.roles):
             return best
