@@ -87,8 +87,8 @@ SMALL = (
 
 def _ppo(train_gpus: int) -> Plan:
     pools = (
-        f"{{rollout: {{gpus: 1, roles: [actor_infer, critic, reference]}}, train: {{gpus: {train_gpus},"
-        " roles: {actor_train: {dp: %d}}}}" % train_gpus
+        "{rollout: {gpus: 1, roles: [actor_infer, critic, reference]},"
+        f" train: {{gpus: {train_gpus}, roles: [actor_train]}}}}"
     )
     return compile_spec(load(EXAMPLES / "ppo.yaml", (*SMALL, f"placement.pools={pools}")))
 
@@ -111,6 +111,8 @@ def _stopped_at_step_3(plan: Plan, runs: Path, launcher: str) -> Path:
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
 def test_on_another_number_of_trainer_ranks_it_differs_by_rounding(tmp_path: Path, before: int, after: int) -> None:
     pytest.importorskip("ray")
+    layouts = [entry.layout.dp for n in (before, after) for pool in _ppo(n).stages[0].pools for entry in pool.roles]
+    assert max(layouts) == 2
     folder = _stopped_at_step_3(_ppo(before), tmp_path, "ray" if before > 1 else "inline")
     kept = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     session = SessionOptions(progress=False, threads=1)
