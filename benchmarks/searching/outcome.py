@@ -1,4 +1,4 @@
-"""What one section of benchmarks/search.py found: lines to read, rows for machines, and bars that hold or do not."""
+"""What a section of search.py or runtime.py found: lines to read, rows for machines, and bars that hold or do not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class Outcome:
     rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     bars: list[Bar] = field(default_factory=list[Bar])
     seconds: float = 0.0
-    """Of the processor."""
+    clock: str = "s of the processor"
+    """What `seconds` are."""
 
     @property
     def holds(self) -> bool:
@@ -39,7 +40,7 @@ class Outcome:
 
     @property
     def text(self) -> str:
-        head = f"== {self.name} ({self.seconds:.0f} s of the processor)"
+        head = f"== {self.name} ({self.seconds:.0f} {self.clock})"
         return "\n".join([head, *self.lines, *(bar.text for bar in self.bars)])
 
     def bar(self, what: str, found: object, demand: str, holds: bool) -> None:
