@@ -21,7 +21,7 @@ from flowrl.runtime.launchers.ray import RayLauncher
 from flowrl.runtime.run import RunOptions, run
 from flowrl.runtime.session import SessionOptions
 
-HUNG_SECONDS = 8.0
+HUNG_SECONDS = 15.0
 STOP_EVERY = 5
 """One strike in so many is SIGSTOP, which Ray does not notice."""
 MOST_DELAY_SECONDS = 0.3

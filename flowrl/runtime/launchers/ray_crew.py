@@ -62,6 +62,7 @@ class Crew:
         self._here = str(ray.get_runtime_context().get_node_id())
         self._home = (self._here, str(ray.util.get_node_ip_address()))
         self._pulses = Pulses(hung_seconds)
+        waits.silent = lambda roles: self.silent(roles, time.monotonic())
         self.clerk: Any = None
 
     @property
@@ -105,7 +106,7 @@ class Crew:
         reason = f"its process has not answered for {self._pulses.hung_seconds:g} s"
         return [
             LostRank(role, rank, reason)
-            for role in roles
+            for role in sorted(roles)
             for rank, number in enumerate(self._roles[role].numbers)
             if number in silent
         ]

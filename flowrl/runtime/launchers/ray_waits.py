@@ -6,7 +6,7 @@ Takes references; gives their values or RankLostError. Knows the flow's places o
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,8 @@ class Waits:
     stage: StagePlan | None = None
     nodes: dict[Whose, str] = field(default_factory=dict[Whose, str])
     """Where each rank is."""
+    silent: Callable[[Collection[str]], list[LostRank]] = lambda roles: []
+    """Ranks of some roles whose processes have stopped answering."""
 
     def ask(self, references: Sequence[Any], ranks: Sequence[Whose] = ()) -> list[Outcome]:
         """The outcomes, as soon as all are there; the first error is raised at once, whoever else still waits. `ranks`:
@@ -51,8 +53,12 @@ class Waits:
                 error = found[reference].error
                 if error is not None:
                     raise error
+            late = [whose.get(reference, ("", None)) for reference in waiting]
+            for lost in self.silent({role for role, _ in late if role}):
+                if (lost.role, lost.rank) in late:
+                    raise self.dead(lost)
             if waiting and time.monotonic() > deadline:
-                raise self.silent([whose.get(reference, ("", None)) for reference in waiting])
+                raise self.unanswered(late)
         return [found[reference] for reference in references]
 
     def get(self, reference: Any, role: str, rank: int | None = None, instruction: Instruction | None = None) -> Any:
@@ -64,7 +70,7 @@ class Waits:
             with signals_through():
                 return ray.get(reference, timeout=START_SECONDS)
         except GetTimeoutError as error:
-            raise self.silent([(role, rank)]) from error
+            raise self.unanswered([(role, rank)]) from error
         except RayError as error:
             reason = _reason(error)
             lost = LostRank(role, rank, reason, with_host=self._with_host(role, rank, error))
@@ -80,7 +86,7 @@ class Waits:
         who = _who(lost.role, lost.rank)
         return RankLostError(diagnose("FR0955", span, who=who, doing=doing, reason=lost.reason), lost)
 
-    def silent(self, ranks: Sequence[Whose]) -> RankLostError:
+    def unanswered(self, ranks: Sequence[Whose]) -> RankLostError:
         """FR0957: no answer in START_SECONDS."""
         by_role: dict[str, list[int | None]] = {}
         for role, rank in ranks:
