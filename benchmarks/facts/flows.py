@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.facts.rules import MICRO_BATCH_TOKENS, Case
-from flowrl.machine.traits import TRAITS
+from benchmarks.facts.rules import IN_PLACE, MICRO_BATCH_TOKENS, Case
+from flowrl.machine.traits import ENGINES, TRAITS
 from flowrl.spec.blocks import EngineDocument
 
 FOLDER = Path(__file__).parent
@@ -57,7 +57,9 @@ def prompt_limit(case: Case) -> int:
 
 
 def _cluster(case: Case) -> dict[str, Any]:
-    return {"gpu": case.gpu, "nodes": max(1, case.count // case.per_node), "gpus_per_node": case.per_node}
+    found = {"gpu": case.gpu, "nodes": max(1, case.count // case.per_node), "gpus_per_node": case.per_node}
+    rate = case.record.network(case.per_node)
+    return found if rate is None else found | {"links": {"network_bytes_per_second": rate}}
 
 
 def _models(case: Case) -> dict[str, Any]:
@@ -141,6 +143,8 @@ def _edges(case: Case) -> list[str]:
 
 def _generating(case: Case) -> dict[str, Any]:
     said: dict[str, Any] = {"weights_dtype": "fp8"} if "fp8 gen" in case.record.dtype else {}
+    if case.record.engine in IN_PLACE and case.rollout_backend in ENGINES:
+        said["sleep_level"] = 2
     if case.at_once is not None:
         said["max_sequences"] = case.at_once
     if case.eager or case.record.engine in MODULES_OF_TRAINER:

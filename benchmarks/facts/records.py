@@ -124,6 +124,12 @@ class Record:
         """System and hardware: what is left out together."""
         return f"{self.engine} {self.gpu or self.gpu_said or '?'}"
 
+    def network(self, per_node: int) -> float | None:
+        """Bytes a second of a device to other nodes, where the record gives the rate between nodes: the devices of a
+        node share it. None: not said."""
+        found = re.search(r"(\d+) Gbps inter-node", str(self.raw.get("interconnect") or ""))
+        return float(found[1]) / 8 * 1e9 / per_node if found else None
+
     def number(self, key: str) -> float | None:
         """A measured figure, if it is one."""
         return number(self.measured.get(key))

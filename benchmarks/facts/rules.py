@@ -30,6 +30,8 @@ PROMPT_TOKENS = 150.0
 BATCHES = {"dapo": (512, 16), "grpo": (128, 8), "critic": (1024, 1), "other": (512, 16)}
 """Prompts a step and samples a prompt: the medians of the records that say them, by algorithm."""
 UPDATES = 4
+UPDATES_OF: Mapping[str, int] = {"hybridflow": 8}
+"""Of systems whose publication says it once for all its runs: HybridFlow's section 8.1."""
 MICRO_BATCH_TOKENS = 4096
 MOST_OVER_MEAN = 4.0
 LAG_OF_ASYNC = 1
@@ -42,7 +44,9 @@ RULES: Mapping[str, str] = {
     "batch": "prompts x samples, by algorithm: DAPO 512 x 16, GRPO 128 x 8, with a critic 1,024 x 1, others 512 x 16",
     "samples": "samples a prompt = those of tokens/s * step time / mean length, where all three are said; else as "
     "`batch`",
-    "updates": "4 updates a step",
+    "updates": "4 updates a step; HybridFlow's 8 (its section 8.1)",
+    "network": "a rate between nodes, where the record gives it, is shared by the devices of a node; else the "
+    "catalogue's for each device",
     "micro-batch": "micro_batch_tokens = the longest sample, at least 4,096; NeMo RL packs to the longest sample",
     "roles": "roles as listed; PPO without words on the critic has actor, reference, critic and reward of its size",
     "layout": "a layout that is not said is the planner's: tp, pp smallest that fit, tp up to 8 until "
@@ -62,7 +66,8 @@ RULES: Mapping[str, str] = {
     "old log-probs": "recomputed before the first update, unless the notes take the rollout's",
     "recompute": "activations are recomputed in full; rows are packed unless the notes say they are padded",
     "offload": "what trains leaves the devices while engines work, but in systems that generate in place (ReaL, "
-    "DeepSpeed-Chat, HybridFlow, NeMo-Aligner)",
+    "DeepSpeed-Chat, HybridFlow, NeMo-Aligner), whose engines drop their weights where they leave: the trainer has "
+    "them",
     "lending": "records whose trainers lend idle devices to generation within a step are excluded: no placement does",
     "gpu": "a type that is not in its field is taken from the notes; none there: excluded",
     "gpus a node": "8; of GB200 4",
@@ -175,7 +180,7 @@ def fill(record: Record, *, count: int | None = None) -> Case:
     lag, partial = _lag(record, filled)
     train_backend, rollout_backend = _backends(record)
     pools = pools_of(record, devices, roles_of(models, algorithm), filled)
-    updates = record.updates
+    updates = UPDATES_OF.get(record.engine) if record.updates is None else record.updates
     if updates is None:
         filled.append("updates")
         updates = UPDATES

@@ -278,10 +278,9 @@ def _layout(sizes: Mapping[str, int], devices: int) -> Layout:
 
 def _cluster(record: Record, devices: int) -> Any:
     cluster = lower_cluster(f"{devices}x{record.gpu}")
-    cards = re.search(r"(\d+) Gbps inter-node", str(record.raw.get("interconnect") or ""))
-    if not cards:
+    rate = record.network(cluster.groups[0].devices_per_node)
+    if rate is None:
         return cluster
-    rate = float(cards[1]) / 8 * 1e9 / cluster.groups[0].devices_per_node
     return replace(cluster, groups=(replace(cluster.groups[0], network_bytes_per_second=rate),))
 
 

@@ -94,8 +94,7 @@ def _all(raw: Mapping[str, dict[str, Any]]) -> Iterator[Row]:
 
 
 def _ranked(item: str, raw: dict[str, Any], count: int, winner: str) -> Iterator[Row]:
-    """Roles may leave their devices: colocated, not all of them fit at once."""
-    case = replace(fill(read(raw), count=count), resident=False)
+    case = fill(read(raw), count=count)
     times = {name: _seconds(replace(case, pools=pools)) for name, pools in _placements(case).items()}
     for name in times:
         if name != winner:
@@ -110,10 +109,13 @@ def _row(item: str, winner: str, other: str, times: Mapping[str, float | str]) -
 
 
 def _seconds(case: Case, edit: Edit = lambda document: document, takes: int = 1) -> float | str:
-    """Of a step; the reason where no flow can be made of the case. `takes`: in how many parts generation may be handed
-    on within a step, with minibatches of what arrives."""
+    """Of a step; the reason where no flow can be made of the case. Where roles stay on their devices by rule and do not
+    fit so, they may leave. `takes`: in how many parts generation may be handed on within a step, with minibatches of
+    what arrives."""
     try:
         planned = plan(case, edit)
+        if case.resident and not planned.fits:
+            planned = plan(replace(case, resident=False), edit)
     except UnusableError as reason:
         return str(reason)
     if takes > 1:
@@ -169,7 +171,7 @@ def _generation(item: str, raw: dict[str, Any], best: int) -> Iterator[Row]:
 def _apart(item: str, raw: dict[str, Any]) -> Iterator[Row]:
     """HybridFlow, which takes the best of its placements, before OpenRLHF's groups of equal size, one for each model
     and one for engines."""
-    case = replace(fill(read(raw)), resident=False)
+    case = fill(read(raw))
     roles = [role for pool in case.pools for role in pool.roles]
     size = 1 << (case.count // len(roles)).bit_length() - 1
     apart = tuple(Pool(role, size, (role,)) for role in roles)
