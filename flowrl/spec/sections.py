@@ -192,9 +192,10 @@ class EdgeDocument(Document):
     transport: str | None = None
     """How weights travel: shared_memory, cuda_ipc, nccl, object_store, disk. Default: decided."""
     timeout_seconds: PositiveNumber | None = None
-    """Longest wait for the other end. Default none."""
+    """Longest wait for the other end while that works for the receiver, in seconds. Default none."""
     on_timeout: Literal["retry", "drop", "abort"] | None = None
-    """What happens then. Default abort."""
+    """What happens then: the run ends, the other end is made anew and asked again, or groups with missing rows leave
+    the step. Default abort."""
     max_lag: NotNegative | None = None
     """Published versions that the receiver may be behind; overrides `schedule.max_lag`. Default: the schedule's."""
     remove: bool = False
