@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from math import inf
 
 from flowrl.placement.search.branch import Bound, Box, Ground, Seat
 from flowrl.placement.search.objective import Score
@@ -27,8 +28,9 @@ Guess = tuple[Score, tuple[Seat, ...], tuple[int, ...]]
 class Climb:
     """Of one search."""
 
-    def __init__(self, ground: Ground) -> None:
-        self.ground = ground
+    def __init__(self, ground: Ground, end: float = inf) -> None:
+        """`end`: what may have been looked at by the whole search when this ends."""
+        self.ground, self.end = ground, end
         self._known: dict[frozenset[tuple[tuple[str, ...], str]], Guess | None] = {}
 
     def ways(self, starts: Sequence[Sequence[Seat]]) -> list[Guess]:
@@ -38,13 +40,23 @@ class Climb:
             for _ in range(MOST_STEPS):
                 if here is None:
                     break
-                nearby = [guess for seats in self._moved(here[1]) if (guess := self.guess(seats)) is not None]
+                nearby = self._around(here[1])
                 best = min(nearby, key=lambda guess: guess[0], default=here)
                 if best[0] >= here[0]:
                     break
                 here = best
         found = [guess for guess in self._known.values() if guess is not None]
         return sorted(found, key=lambda guess: guess[0])[:KEPT]
+
+    def _around(self, seats: Sequence[Seat]) -> list[Guess]:
+        found: list[Guess] = []
+        for moved in self._moved(seats):
+            if self.ground.count.looked_at >= self.end:
+                break
+            guess = self.guess(moved)
+            if guess is not None:
+                found.append(guess)
+        return found
 
     def _moved(self, seats: Sequence[Seat]) -> Iterator[list[Seat]]:
         """Each role into each other pool and into one of its own."""
@@ -160,4 +172,4 @@ class _Sizes:
         wanted = [(seat.group, seat.sizes[place]) for seat, place in zip(self.seats, places, strict=True)]
         late = seconds > self.ground.objective.at_most
         value, _, devices = self.ground.objective.score(seconds, wanted)
-        return (float("inf") if late else value), seconds, devices
+        return (inf if late else value), seconds, devices

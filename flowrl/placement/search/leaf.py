@@ -23,6 +23,8 @@ MOST_LOOKED = 20_000
 """Bounds and choices that a search looks at before it stops and says how far it may be from the best."""
 LEAST_NODES = 1_000
 """Choices of a leaf that are looked at, however much was before."""
+USUAL_ROLES, USUAL_OPS = 10, 30
+"""Of graphs with more of either a look takes longer, in proportion, and fewer are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +90,11 @@ class Leaves:
     given: dict[object, tuple[_Given, ...] | None] = field(default_factory=dict[object, "tuple[_Given, ...] | None"])
     """What the roles of a pool may be, by its site and its roles."""
 
+    def looks(self, count: int) -> int:
+        """So many of `count` looks as take no longer than `count` of them in a usual graph."""
+        share = min(1.0, USUAL_ROLES / max(1, len(self.clock.roles)), USUAL_OPS / max(1, len(self.clock.blank)))
+        return max(2 * len(self.clock.roles), round(count * share))
+
     def settle(
         self,
         pitches: Sequence[Pitch],
@@ -115,7 +122,7 @@ class _Search:
         more_nodes: int = 0,
     ) -> None:
         self.leaves, self.pitches, self.most = leaves, pitches, most_seconds
-        self.left = most_nodes or max(LEAST_NODES, MOST_LOOKED - leaves.count.looked_at)
+        self.left = most_nodes or max(leaves.looks(LEAST_NODES), leaves.looks(MOST_LOOKED) - leaves.count.looked_at)
         self.must_prove, self.more = most_nodes is None, more_nodes
         self.costs, self.clock, self.stays = leaves.stays.costs, leaves.clock, leaves.stays
         self._recompute = recompute

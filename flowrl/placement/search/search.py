@@ -45,6 +45,8 @@ MOST_LOOKED_OF_SMALL = 16_000
 placement that more looks find; the gap says how much it may be."""
 MOST_NODES_CLIMBED = 1_000
 """Choices of a way that a climb came by: branch and bound has it again."""
+MOST_CLIMBED = 10_000
+"""Looks for a climb by bounds."""
 MOST_MOVED = 6_000
 """Looks for local moves from placements that are known."""
 WORTH_MOVING = 0.15
@@ -133,12 +135,13 @@ class _Search:
         if ground.sizes:
             branch = Branch(ground, self.settler.settle_seats, lambda: self.settler.score)
             branch.start(ground.start())
-            self.open_bound = branch.run(MOST_LOOKED // 4)
+            looks = self.settler.leaves.looks
+            self.open_bound = branch.run(looks(MOST_LOOKED // 4))
             if self.open_bound < inf:
                 self._climb(ground)
                 self._look_nearby(ground)
             is_small = all(room <= EVERY_SIZE for room in ground.room.values())
-            ends = (MOST_LOOKED_OF_SMALL, None) if is_small else (MOST_LOOKED, MOST_LOOKED // 2)
+            ends = (looks(MOST_LOOKED_OF_SMALL), None) if is_small else (looks(MOST_LOOKED), looks(MOST_LOOKED // 2))
             self.open_bound = branch.run(*ends)
             self._refine(ground)
 
@@ -155,7 +158,7 @@ class _Search:
         if len(seats) == len(best.option.pools):
             near = Branch(ground, self.settler.settle_seats, lambda: self.settler.score)
             near.start(Box(tuple(seats), (0,) * len(seats), tuple(len(seat.sizes) - 1 for seat in seats)))
-            near.run(ground.count.looked_at + MOST_LOOKED // 4)
+            near.run(ground.count.looked_at + self.settler.leaves.looks(MOST_LOOKED // 4))
 
     def _climb(self, ground: Ground) -> None:
         """From the best that is known, and from every role on its own, where not every size is tried: see climb.py."""
@@ -166,7 +169,8 @@ class _Search:
         starts = [parts] if all(name in ground.sizes for _, name in parts) else []
         if len(self.ways.roles) <= MOST_APART:
             starts.append([((role,), group) for role in self.ways.roles])
-        for _, seats, places in Climb(ground).ways(
+        end = ground.count.looked_at + self.settler.leaves.looks(MOST_CLIMBED)
+        for _, seats, places in Climb(ground, end).ways(
             [[Seat(roles, name, ground.sizes[name]) for roles, name in start] for start in starts if start]
         ):
             self.settler.settle_seats(seats, places, MOST_NODES_CLIMBED)
@@ -179,7 +183,8 @@ class _Search:
         for parts, sizes in ways:
             self.settler.settle_quickly(parts, sizes, self.settler.score, (MOST_NODES_CLIMBED, 0))
         gain = min(1.0, (self.settler.score[0] / self.open_bound - 1.0) / WORTH_MOVING) if self.open_bound > 0 else 1.0
-        Nearby(ground, self.settler, Climb(ground), ground.count.looked_at + round(gain * MOST_MOVED)).run(ways)
+        end = ground.count.looked_at + self.settler.leaves.looks(round(gain * MOST_MOVED))
+        Nearby(ground, self.settler, Climb(ground, end), end).run(ways)
 
     def _ground(self) -> Ground:
         """Of groups of GPUs: slots of a CPU cost what others leave them."""

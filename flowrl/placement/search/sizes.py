@@ -39,13 +39,18 @@ def sizes_of(group: NodeGroup) -> tuple[int, ...]:
     whole, each = group_size(group), group.devices_per_node
     if whole <= EVERY_SIZE:
         return tuple(range(1, whole + 1))
-    within = (
-        [1 << power for power in range(each.bit_length()) if 1 << power < each] if is_thinned(group) else range(1, each)
-    )
+    powers = [1 << power for power in range(each.bit_length()) if 1 << power < each]
+    within = powers if is_thinned(group) else _parts(each)
     nodes = _thinned(group.nodes)
     counts = {*within, *(node * each for node in nodes)}
     counts |= {whole - count for count in counts if count < whole}
     return tuple(sorted(counts))
+
+
+def _parts(each: int) -> list[int]:
+    """Of a node of `each` devices: every count; of many devices the small ones and about sixteenths of the node."""
+    step = max(1, each // EVERY_SIZE)
+    return sorted({*range(1, min(each, EVERY_SIZE // 2 + 1)), *range(step, each, step)})
 
 
 def is_thinned(group: NodeGroup) -> bool:
