@@ -18,6 +18,7 @@ from flowrl.runtime.checkpoint import weights_file
 from flowrl.runtime.launchers.ray import RayLauncher
 from flowrl.runtime.resume import resume
 from flowrl.runtime.session import SessionOptions
+from tests.runtime.async_flow import run_async
 from tests.runtime.fakes import FakeTrainer, make_fake
 from tests.runtime.plans import grpo_graph, make_plan, split, stage_plan
 from tests.runtime.ray_runs import leftovers, raised_by, ray_with, run_on, untimed
@@ -73,4 +74,23 @@ def test_a_run_at_a_lag_goes_on_as_if_nothing_had_been(
         assert untimed(folder, name) == untimed(whole, name)
     lags = [entry["version"] - entry["made_with"] for entry in untimed(folder, "ledger.jsonl")]  # type: ignore[operator]
     assert lags == [0, 1, 2, 2, 2, 2, 2]
+    assert leftovers() == []
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+def test_a_real_engine_goes_on_under_newer_weights(tmp_path: Path) -> None:
+    """Ray, FSDP2 and the real vLLM. A trained token's log-prob is that of the weights that it was made with: where
+    rollouts are a version old it differs from the trainer's, and only then."""
+    pytest.importorskip("vllm")
+    schedule = "schedule={max_lag: 2, partial_rollout: true}"
+    folder = run_async(tmp_path, schedule, "roles.actor_infer.backend=vllm", "run.steps=8", launcher="ray")
+    ledger = untimed(folder, "ledger.jsonl")
+    runs = [run for line in ledger for run in line["prompts"]]  # type: ignore[attr-defined]
+    assert sorted(prompt for start, stop in runs for prompt in range(start, stop)) == list(range(32))
+    assert all(line["version"] - line["made_with"] <= 2 for line in ledger)  # type: ignore[operator]
+    for line in [line for line in untimed(folder, "metrics.jsonl") if line["step"] <= 8]:  # type: ignore[operator]
+        difference = line["actor_train.rollout_log_prob_diff_max"]
+        assert isinstance(difference, float)
+        assert (difference < 1e-4) is (line["lag_max"] == 0), line["step"]
     assert leftovers() == []

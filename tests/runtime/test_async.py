@@ -1,0 +1,191 @@
+"""Asynchronous training on the real parts, in one process: lag, partial rollouts, resumption, and what is logged.
+
+An oracle that is not the runtime: a plain loop over the ranks that keeps all weights and generates with old ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from flowrl.backends.batch import Batch, Column, take
+from flowrl.backends.contract import Call
+from flowrl.backends.registry import make_rank
+from flowrl.graph.graph import Op
+from flowrl.plan.plan import Plan
+from flowrl.runtime.launchers.contract import Work
+from flowrl.runtime.launchers.inline import InlineLauncher
+from flowrl.runtime.resume import resume
+from flowrl.runtime.run import RunOptions, run
+from flowrl.runtime.session import SessionOptions
+from flowrl.runtime.setups import model_folders, role_setups
+from flowrl.runtime.weights import buffer_bytes
+from tests.runtime.async_flow import async_plan, run_async
+from tests.runtime.runs import Killed, at, lines_of, logs_of
+
+STEPS = 6
+PARTIAL = ("schedule={max_lag: 2, partial_rollout: true}",)
+
+
+class Loop:
+    """One step after another, on the ranks of a plan, each op fed by hand."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self.stage = plan.stages[0]
+        setups = role_setups(plan, self.stage, model_folders(plan, self.stage, folder))
+        self.ranks: dict[str, Any] = {setup.role: make_rank(setup.ranks[0]) for setup in setups}
+        self.trainer = self.ranks["actor_train"]
+        self.weights: list[np.ndarray] = [self._weights()]
+
+    def step(self, number: int, lag: int) -> Mapping[str, tuple[float, float]]:
+        version = max(0, number - 1 - lag)
+        if version:
+            self.ranks["actor_infer"].read_weights(self.trainer.manifest(), self.weights[version], version)
+        prompts = self.ranks["data.train"].rows(4 * (number - 1), 4)
+        made: dict[str, Batch] = {"data.train": prompts}
+        metrics: Mapping[str, tuple[float, float]] = {}
+        for op in self.stage.graph.ops:
+            if op.id in made:
+                continue
+            result = self.ranks[op.role].call(self._call(op, number), self._inputs(op, made, prompts))
+            metrics = result.metrics
+            if result.batch is not None:
+                made[op.id] = result.batch
+        self.weights.append(self._weights())
+        return metrics
+
+    def _call(self, op: Op, step: int) -> Call:
+        return Call(op, step, self.stage.run.seed, 2, 12, "error", 44)
+
+    def _inputs(self, op: Op, made: Mapping[str, Batch], prompts: Batch) -> Batch:
+        rows = prompts if op.method == "generate" else made["actor_infer.generate"]
+        columns: dict[str, Column] = {}
+        for item in op.inputs:
+            if item.source not in made:
+                continue
+            column = made[item.source].columns[item.field]
+            by_prompt = item.source == "data.train" and op.method != "generate"
+            columns[item.slot] = take(column, rows.prompt_ids - prompts.ids[0]) if by_prompt else column
+        return Batch(rows.ids, rows.prompt_ids, columns)
+
+    def _weights(self) -> np.ndarray:
+        buffer = np.zeros(buffer_bytes(self.trainer.manifest()), dtype=np.uint8)
+        self.trainer.write_weights(buffer)
+        return buffer
+
+
+def _trained(folder: Path, step: int = STEPS) -> dict[str, torch.Tensor]:
+    (file,) = folder.glob(f"checkpoints/*/step-{step:06d}/actor_train/*.safetensors")
+    return load_file(file)
+
+
+def _losses(folder: Path) -> list[tuple[float, float]]:
+    lines = [line for line in lines_of(folder / "metrics.jsonl") if not line.get("epilogue")]
+    return [(line["actor_train.loss"], line["actor_train.grad_norm"]) for line in lines if line["step"] <= STEPS]
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+def test_a_lag_is_what_a_plain_loop_makes_of_it(tmp_path: Path, lag: int) -> None:
+    folder = run_async(tmp_path, f"schedule.max_lag={lag}")
+    loop = Loop(async_plan(tmp_path, f"schedule.max_lag={lag}"), tmp_path / "loop")
+    metrics = [loop.step(number, lag) for number in range(1, STEPS + 1)]
+    assert _losses(folder) == [(each["loss"][0], each["grad_norm"][0]) for each in metrics]
+    assert len({loss for loss, _ in _losses(folder)}) == STEPS
+    ledger = lines_of(folder / "ledger.jsonl")
+    assert [line["prompts"] for line in ledger] == [[[4 * s, 4 * s + 4]] for s in range(STEPS)]
+    assert [line["version"] - line["made_with"] for line in ledger] == [min(s, lag) for s in range(STEPS)]
+    lines = lines_of(folder / "metrics.jsonl")[:STEPS]
+    assert [line["lag_max"] for line in lines] == [line["lag"] for line in lines] == [min(s, lag) for s in range(STEPS)]
+    assert all(line[f"tokens_at_lag_{min(s, lag)}"] == 1.0 for s, line in enumerate(lines))
+    differences = [line["actor_train.rollout_log_prob_diff_mean"] for line in lines]
+    assert min(differences[1 + lag :]) > 100 * differences[0], "old log-probs are not those of older weights"
+
+
+def test_the_asynchronous_flow_at_lag_0_is_the_synchronous_one(tmp_path: Path) -> None:
+    """Of one flow: with a schedule on pools of their own, and without one on a pool for both."""
+    apart = run_async(tmp_path / "apart", "schedule={max_lag: 0, when_stale: drop}")
+    pools = "placement.pools={all: {gpus: 1, roles: [actor_train, actor_infer]}}"
+    together = run_async(tmp_path / "together", pools)
+    assert _losses(apart) == _losses(together)
+    mine, theirs = _trained(apart), _trained(together)
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
+
+
+class _KilledAt(InlineLauncher):
+    def submit(self, work: Work) -> None:
+        if at("run actor_train.update", 5)(work):
+            raise Killed
+        super().submit(work)
+
+
+def _killed(folder: Path, *sets: str) -> Path:
+    folders: list[Path] = []
+    session = SessionOptions(progress=False, threads=1, make_launcher=lambda kind, threads: _KilledAt(1))
+    options = RunOptions(runs=folder / "runs", folder=folder, session=session, on_folder=folders.append)
+    with pytest.raises(Killed):
+        run(async_plan(folder, "run.checkpoint_every_steps=3", *sets), options)
+    return folders[0]
+
+
+def test_a_run_at_a_lag_is_resumed_bit_equal(tmp_path: Path) -> None:
+    whole = run_async(tmp_path / "whole", "run.checkpoint_every_steps=3", "schedule.max_lag=2")
+    folder = _killed(tmp_path / "killed", "schedule.max_lag=2")
+    resume(folder, session=SessionOptions(progress=False, threads=1))
+    assert logs_of(folder) == logs_of(whole)
+    mine, theirs = _trained(folder), _trained(whole)
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
+
+
+def _prompts(folder: Path) -> list[int]:
+    runs = [run for line in lines_of(folder / "ledger.jsonl") for run in line["prompts"]]
+    return [prompt for start, stop in runs for prompt in range(start, stop)]
+
+
+@pytest.mark.parametrize("takes", [1, 2])
+def test_a_partial_rollout_trains_on_each_prompt_once_within_its_lag(tmp_path: Path, takes: int) -> None:
+    folder = run_async(tmp_path, f"schedule={{max_lag: 2, partial_rollout: true, takes: {takes}}}")
+    assert sorted(_prompts(folder)) == list(range(4 * STEPS))
+    ledger = lines_of(folder / "ledger.jsonl")
+    assert [line["samples"] for line in ledger] == [8] * STEPS
+    assert all(0 <= line["version"] - line["made_with"] <= 2 for line in ledger)
+    assert all(line["made_with"] <= line["newest"] < line["step"] for line in ledger)
+    lines = lines_of(folder / "metrics.jsonl")[:STEPS]
+    shares = [[value for name, value in line.items() if name.startswith("tokens_at_lag_")] for line in lines]
+    assert all(sum(each) == pytest.approx(1.0) for each in shares)
+    assert all(line["lag"] <= line["lag_max"] <= 2 for line in lines)
+
+
+def test_a_partial_rollout_that_was_stopped_goes_on_and_loses_no_prompt(tmp_path: Path) -> None:
+    folder = _killed(tmp_path, *PARTIAL)
+    resume(folder, session=SessionOptions(progress=False, threads=1))
+    assert sorted(_prompts(folder)) == list(range(4 * STEPS))
+    assert all(line["version"] - line["made_with"] <= 2 for line in lines_of(folder / "ledger.jsonl"))
+
+
+def test_what_becomes_too_old_is_dropped_and_counted(tmp_path: Path) -> None:
+    """Of 24 prompts those that are not trained on are the ones that metrics say were dropped."""
+    folder = run_async(tmp_path, "schedule={max_lag: 2, partial_rollout: true, when_stale: drop}", "run.steps=12")
+    trained = _prompts(folder)
+    dropped = sum(line.get("stale_prompts", 0) for line in lines_of(folder / "metrics.jsonl"))
+    assert len(set(trained)) == len(trained)
+    assert len(trained) + dropped == 4 * 12
+    assert all(line["version"] - line["made_with"] <= 2 for line in lines_of(folder / "ledger.jsonl"))
+    assert dropped > 0, "nothing was long enough"
+
+
+def test_samples_show_where_they_went_on_under_newer_weights(tmp_path: Path) -> None:
+    folder = run_async(tmp_path, "schedule={max_lag: 3, partial_rollout: true}", "run.steps=10")
+    lines = lines_of(folder / "samples.jsonl")
+    mixed = [line for line in lines if "versions" in line]
+    assert mixed, "no sample was interrupted"
+    for line in mixed:
+        versions, tokens = zip(*line["versions"], strict=True)
+        assert list(versions) == sorted(set(versions))
+        assert versions[0] == line["version"]
+        assert sum(tokens) == line["response_tokens"]
