@@ -229,18 +229,19 @@ def slow_start(setup: RankSetup) -> object:
     return make_fake(setup)
 
 
-def _interrupted(folder: Path, make: str, begun: Callable[[int], bool]) -> None:
-    """In a process of its own that starts its own Ray: SIGINT as a terminal sends it, once `begun` says so."""
+def _interrupted(folder: Path, make: str, begun: Callable[[int], bool], sent: signal.Signals = signal.SIGINT) -> None:
+    """In a process of its own that starts its own Ray: SIGINT as a terminal sends it, or SIGTERM to the process alone
+    as a scheduler does, once `begun` says so."""
     before = set(leftovers())
     script = folder / "script.py"
     script.write_text(SCRIPT)
     environment = dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen([sys.executable, script, folder, make], env=environment, start_new_session=True)
     try:
-        _wait_for(lambda: begun(process.pid))
-        os.killpg(process.pid, signal.SIGINT)
+        _wait_for(lambda: begun(process.pid), seconds=240)
+        (os.killpg if sent == signal.SIGINT else os.kill)(process.pid, sent)
         started = time.monotonic()
-        assert process.wait(30) == 130
+        assert process.wait(30) == 128 + sent
         assert time.monotonic() - started < 10
     finally:
         process.kill()
@@ -248,11 +249,14 @@ def _interrupted(folder: Path, make: str, begun: Callable[[int], bool]) -> None:
     assert set(leftovers()) <= before
 
 
-def test_ctrl_c_in_training_ends_within_ten_seconds_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_training_ends_it_within_ten_seconds_and_leaves_nothing(
+    tmp_path: Path, sent: signal.Signals
+) -> None:
     def trains(leader: int) -> bool:
         return any(len(untimed(path.parent, path.name)) > 1 for path in tmp_path.glob("*/metrics.jsonl"))
 
-    _interrupted(tmp_path, "slow_trainer", trains)
+    _interrupted(tmp_path, "slow_trainer", trains, sent)
     folder = next(tmp_path.glob("*/metrics.jsonl")).parent
     assert list(folder.glob("checkpoints/**/*.json"))
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -79,13 +81,21 @@ def connect(plan: Plan, pools: Sequence[Pool], address: str | None) -> bool:
     else:
         slots = sum(len(pool.devices) for pool in pools if on_cpu(plan, pool))
         options |= {"include_dashboard": False, "num_cpus": max(os.cpu_count() or 1, slots), "resources": {SLOT: slots}}
+    former = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**options)
+        _listen_again(former)
     except Exception as error:
         reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
         raise FlowError(diagnose("FR0953", address=address or "this host", reason=reason)) from error
     _mute()
     return True
+
+
+def _listen_again(former: object) -> None:
+    """Ray takes SIGTERM for itself; a run that listens to it ends with a checkpoint (runtime/interrupts.py)."""
+    if callable(former) and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, former)
 
 
 def _mute() -> None:
