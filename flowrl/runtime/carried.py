@@ -21,6 +21,7 @@ import numpy as np
 
 from flowrl.backends.batch import IntArray
 from flowrl.backends.contract import Gather
+from flowrl.diag.diagnostic import InternalError
 
 AHEAD_STEPS = 1
 """Steps of prompts that may be under way beyond those of the step."""
@@ -114,8 +115,12 @@ class Carried:
             for n, all_, own in zip(of_take, of_step, due, strict=True)
         )
 
-    def gave(self, step: int, prompts: Iterable[int]) -> None:
-        """Prompts that a take has given or dropped."""
+    def gave(self, step: int, prompts: Iterable[int], oldest: int | None) -> None:
+        """Prompts that a take has given or dropped; `oldest`: the version of the oldest token that it has given. Raises
+        InternalError if that is older than the flow allows."""
+        age = 0 if oldest is None else self._bounds.published(step - 1) - oldest
+        if age > self._bounds.max_lag:
+            raise InternalError(f"step {step}: a sample is {age} versions old, {self._bounds.max_lag} are allowed")
         for prompt in prompts:
             if self._flying.pop(prompt, None) is not None:
                 self._gone.setdefault(step, []).append(prompt)

@@ -165,7 +165,9 @@ class StageState:
             self._arrivals.add(op.id, firing.step, firing.instruction.firing, completion.parts)
         if op.id in self.carried and firing.instruction.kind is InstructionKind.TAKE:
             gone = {id for part in completion.parts for id in (*part.prompt_ids.tolist(), *part.dropped)}
-            self.carried[op.id].gave(firing.step, sorted(gone))
+            tagged = [part.versions.oldest for part in completion.parts if part.versions is not None]
+            oldest = min((int(each.min()) for each in tagged if len(each)), default=None)
+            self.carried[op.id].gave(firing.step, sorted(gone), oldest)
         if op.method == "select":
             self._stay[op.id, firing.step] = _ids_of(completion.parts)
         if op.method == "generate":

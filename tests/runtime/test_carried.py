@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from flowrl.backends.carried import Groups, choose, without
 from flowrl.backends.contract import Gather
+from flowrl.diag.diagnostic import InternalError
 from flowrl.runtime.carried import Bounds, Carried, shared_out
 
 
@@ -60,7 +61,8 @@ class Simulated:
         groups.pop(chosen or ())
         self.trained.setdefault(step, []).extend(chosen or ())
         self.dropped.setdefault(step, []).extend(dropped)
-        self.carried.gave(step, (*(chosen or ()), *dropped))
+        oldest = min((self.began[prompt] for prompt in chosen or ()), default=None)
+        self.carried.gave(step, (*(chosen or ()), *dropped), oldest)
 
 
 def published_by(every: int, steps: int) -> list[int]:
@@ -159,6 +161,13 @@ def test_the_first_step_has_the_prompts_of_two_under_way_and_the_last_those_of_o
         cursor = start + count
         counts.append(count)
     assert counts == [8, 4, 4, 0]
+
+
+def test_a_sample_that_is_too_old_is_our_fault() -> None:
+    carried = Carried(Bounds(4, 6, 1, False, lambda s: s), 1)
+    carried.gave(3, (), 1)
+    with pytest.raises(InternalError, match="2 versions old, 1 are allowed"):
+        carried.gave(3, (), 0)
 
 
 def test_one_version_behind_while_training_goes_on_nothing_begins_that_would_be_too_old() -> None:
