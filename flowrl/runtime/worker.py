@@ -56,7 +56,7 @@ class RoleWorker:
 
     def forget_session(self) -> None:
         """What is open is of no use any more."""
-        self._session = None
+        self._session = self._carried = None
 
     def take(self, number: int, parts: int, by_prompt: bool, gather: Gather | None = None) -> Result:
         """The session's rows that are done next, as take `number` (from 1) of `parts`, or what `gather` asks for."""
