@@ -28,7 +28,7 @@ ROOM_LINES: Mapping[str, int] = {
     "flowrl/explain": 2800,
     "flowrl/graph": 3200,
     "flowrl/machine": 2800,
-    "flowrl/placement": 13500,
+    "flowrl/placement": 14500,
     "flowrl/plan": 1600,
     "flowrl/presets": 50,
     "flowrl/program": 1200,
