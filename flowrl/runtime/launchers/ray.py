@@ -32,6 +32,8 @@ from flowrl.runtime.setups import call_of, is_data_call, located, model_folders,
 from flowrl.runtime.worker import ENDS, MakeRank, part_of
 
 PEEK_SECONDS = 60.0
+LISTEN_SECONDS = 0.5
+"""How often pulses are listened to: instructions may complete much faster."""
 
 
 @dataclass(slots=True)
@@ -71,6 +73,7 @@ class RayLauncher:
         self._edges: WeightEdges | None = None
         self._flights: dict[Any, _Flight] = {}
         self._failed = False
+        self._listened = 0.0
 
     def start(self, plan: Plan, stage: StagePlan, run_folder: Path, restore: Path | None) -> None:
         try:
@@ -121,7 +124,7 @@ class RayLauncher:
         assert edges is not None
         self._flights = {ref: f for ref, f in self._flights.items() if f.work.firing.instruction.role != role}
         crew.make_anew(role)
-        edges.join(crew.ranks[role], self._waits.ask)
+        edges.join(crew.ranks_of(role), self._waits.ask)
         self._failed = False
 
     def rewind(self, restore: Path | None, anew: Collection[str]) -> None:
@@ -188,8 +191,12 @@ class RayLauncher:
 
     def _hung(self) -> list[Completion]:
         """Firings of ranks that have stopped answering, one for each of their roles."""
+        now = time.monotonic()
+        if now - self._listened < LISTEN_SECONDS:
+            return []
+        self._listened = now
         flying = {f.work.firing.instruction.role: f for f in self._flights.values()}
-        lost = {each.role: each for each in self._crew_made.silent(flying, time.monotonic())} if flying else {}
+        lost = {each.role: each for each in self._crew_made.silent(flying, now)} if flying else {}
         return [self._lose(flying[role], each) for role, each in lost.items()]
 
     def _lose(self, flight: _Flight, lost: LostRank) -> Completion:
@@ -209,7 +216,7 @@ class RayLauncher:
 
     def _run(self, work: Work, flight: _Flight) -> None:
         assert self._started is not None
-        stage, actors = self._started[1], self._crew_made.ranks[work.firing.instruction.role].actors
+        stage, actors = self._started[1], self._crew_made.ranks_of(work.firing.instruction.role).actors
         if is_data_call(stage, work):
             outcome, rows = actors[0].rows.options(num_returns=2).remote(work.prompt_start, work.prompt_count)
             flight.pending[outcome], flight.rows[0] = 0, rows
@@ -229,7 +236,7 @@ class RayLauncher:
             flight.pending[outcome], flight.rows[rank] = rank, rows
 
     def _calls(self, work: Work, instruction: Instruction) -> list[Any]:
-        ranks, edges, edge = self._crew_made.ranks[instruction.role], self._edges, instruction.edge or ""
+        ranks, edges, edge = self._crew_made.ranks_of(instruction.role), self._edges, instruction.edge or ""
         assert edges is not None
         if instruction.kind is InstructionKind.SEND_WEIGHTS:
             return edges.send(edge, work.version)

@@ -69,6 +69,9 @@ class Crew:
     def ranks(self) -> dict[str, Ranks]:
         return {role: each.ranks for role, each in self._roles.items()}
 
+    def ranks_of(self, role: str) -> Ranks:
+        return self._roles[role].ranks
+
     def processes(self, role: str) -> tuple[int, ...]:
         """Process ids of the role's ranks."""
         return tuple(place.pid for place in self._roles[role].places)
