@@ -17,6 +17,7 @@ import pytest
 
 from benchmarks.facts import microbatch, rank, rules, times
 from benchmarks.facts.fit import Point, fit
+from benchmarks.facts.flows import document_of
 from benchmarks.facts.predict import Circles, plan, predict
 from benchmarks.facts.records import Part, parts_of, read
 from benchmarks.facts.refit import with_values
@@ -126,6 +127,16 @@ def test_mean_response_is_that_of_a_cut_lognormal(name: str, most: int) -> None:
     kind = "reasoning" if "R1" in name else "other"
     drawn = np.random.default_rng(0).lognormal(log(rules.MEDIAN_TOKENS[kind]), rules.SPREAD[kind], 200_000)
     assert mean_response(name, most) == pytest.approx(float(np.minimum(drawn, most).mean()), rel=0.02)
+
+
+def test_devices_of_a_node_share_a_published_rate_between_nodes() -> None:
+    """HybridFlow, section 8.1: 16 machines of 8 devices, 200 Gb/s between machines, 8 updates an iteration."""
+    record = read(next(raw for id, raw in RECORDS.items() if id.startswith("hybridflow-placement-13b-")))
+    assert record.network(8) == 200e9 / 8 / 8
+    cases = [(fill(record, count=count).updates, document_of(fill(record, count=count))) for count in (16, 64)]
+    assert [updates for updates, _ in cases] == [8, 8]
+    assert all(text["cluster"]["links"] == {"network_bytes_per_second": 3.125e9} for _, text in cases)
+    assert read(RECORDS["nemo-v0.5-h100-dsv3-grpo-256g-on"]).network(8) is None
 
 
 def test_no_rule_names_a_record() -> None:
