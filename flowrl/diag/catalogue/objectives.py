@@ -1,4 +1,4 @@
-"""FR0534 to FR0539: what placement minimises."""
+"""FR0534 to FR0539: what placement minimises, and wishes that say nothing."""
 
 from flowrl.diag.catalogue.code import Code
 
@@ -16,5 +16,12 @@ CODES: tuple[Code, ...] = (
         label="placement is to minimise a price, and {where} has none",
         why="what a step costs is the price of its devices for as long as it takes",
         help="write `cluster.price_per_gpu_hour`, or that of each group; or `objective: gpu_seconds`",
+    ),
+    Code(
+        id="FR0536",
+        headline="roles that stay apart from nobody",
+        label="{roles}",
+        why="roles of one list in `apart` share no device with each other, so it takes two of them",
+        help="name the roles that it must stay apart from, or remove the list",
     ),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from flowrl.diag.diagnostic import Diagnostic, Label, diagnose
 from flowrl.diag.span import Span
@@ -26,7 +27,8 @@ class _Home:
 
 
 def contradictions(graph: Graph, request: PlacementRequest) -> Iterator[Diagnostic]:
-    """FR0508 and FR0520, each with the place of both wishes."""
+    """FR0508 and FR0520, each with the place of both wishes; FR0536 of a wish without a second role."""
+    yield from _apart_from_nobody(request)
     yield from _pinned_elsewhere(request)
     yield from _pinned_to_all(request)
     yield from _pinned_without(graph, request)
@@ -93,6 +95,22 @@ def _pinned_without(graph: Graph, request: PlacementRequest) -> Iterator[Diagnos
             why = f"pool `{pool}` is that of a {word}, and every {word} is pinned elsewhere"
             yield _fault(there, away[0], why, f"pin a {word} to `{pool}` too, or name another pool")
             return
+
+
+def _apart_from_nobody(request: PlacementRequest) -> Iterator[Diagnostic]:
+    for group, span in zip_longest(request.apart, request.apart_spans):
+        if len(set(group)) < 2:
+            named = f"`{group[0]}` alone" if group else "no role"
+            yield diagnose("FR0536", span or request.span, roles=named)
+
+
+def wishes(request: PlacementRequest) -> list[Label]:
+    """Pins and roles apart, where they are written, with their words."""
+    apart = [
+        _Home("", span, f"{', '.join(f'`{role}`' for role in group)} stay apart")
+        for group, span in zip_longest(request.apart, request.apart_spans)
+    ]
+    return _labels([*_pins(request).values(), *apart], request.span)
 
 
 def _apart_in_one_pool(request: PlacementRequest) -> Iterator[Diagnostic]:

@@ -8,6 +8,7 @@ from flowrl.diag.diagnostic import Diagnostic, diagnose
 from flowrl.graph.graph import EdgeKind, Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.placement.checks.rows import more_ranks_than_rows, starved
+from flowrl.placement.checks.wishes import wishes
 from flowrl.placement.cost.placed import sides
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.request import PlacementRequest
@@ -15,7 +16,7 @@ from flowrl.placement.search.candidate import Candidate
 
 
 def nothing_left(graph: Graph, cluster: Cluster, request: PlacementRequest) -> Diagnostic:
-    """FR0514: why no way to share the devices is left."""
+    """FR0514: why no way to share the devices is left, with the places of all wishes."""
     devices = cluster.device_count
     why = f"{cluster.name} has {devices} device{'s' if devices > 1 else ''}"
     span, apart = request.span, sides(graph)
@@ -27,7 +28,7 @@ def nothing_left(graph: Graph, cluster: Cluster, request: PlacementRequest) -> D
         span = span or next((e.span for e in graph.edges if e.kind is EdgeKind.INTERACTION), None)
     else:
         why += ", and generators and trainers need one each at least"
-    return diagnose("FR0514", span, asked=f"`placement: {request.mode}`", why=why)
+    return diagnose("FR0514", span, also=wishes(request), asked=f"`placement: {request.mode}`", why=why)
 
 
 def refused(graph: Graph, work: Workload, best: Candidate) -> Diagnostic | list[Diagnostic]:

@@ -1,0 +1,3 @@
+from tests.placement.told import diagnostics
+
+__all__ = ["diagnostics"]
