@@ -25,6 +25,8 @@ HUNG_SECONDS = 15.0
 STOP_EVERY = 5
 """One strike in so many is SIGSTOP, which Ray does not notice."""
 MOST_DELAY_SECONDS = 0.3
+WAIT_SECONDS = 600.0
+"""For a process that has not been struck."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,7 @@ class Striking(RayLauncher):
         self._role, self._left = role, list(strikes)
         self._submitted: dict[int, int] = {}
         self.struck: list[dict[str, Any]] = []
+        self._lock = threading.Lock()
 
     def submit(self, work: Work) -> None:
         super().submit(work)
@@ -74,18 +77,22 @@ class Striking(RayLauncher):
         due = [s for s in self._left if s.step < step or (s.step == step and s.nth < self._submitted[step])]
         for strike in due:
             self._left.remove(strike)
-            threading.Timer(strike.delay, self._strike, (strike, work.firing.instruction.id)).start()
+            timer = threading.Timer(strike.delay, self._strike, (strike, work.firing.instruction.id))
+            timer.daemon = True
+            timer.start()
 
     def _strike(self, strike: Strike, at: str) -> None:
-        """A role that is being made anew has no process for a moment: then it is struck as soon as it has."""
-        for _ in range(600):
-            with suppress(Exception):
+        """No process is struck twice: one that has been and is not replaced yet is waited for."""
+        end = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < end:
+            with suppress(Exception), self._lock:
                 pids = self.processes(self._role)
                 pid = pids[int(strike.share * len(pids))]
-                os.kill(pid, strike.signal)
-                self.struck.append({"step": strike.step, "at": at, "signal": strike.signal.name, "pid": pid})
-                return
-            time.sleep(0.1)
+                if all(pid != one["pid"] for one in self.struck):
+                    os.kill(pid, strike.signal)
+                    self.struck.append({"step": strike.step, "at": at, "signal": strike.signal.name, "pid": pid})
+                    return
+            time.sleep(0.05)
 
 
 def run_struck(scenario: Scenario, runs: Path, steps: int, strikes: list[Strike]) -> dict[str, Any]:
