@@ -19,6 +19,7 @@ from flowrl.execution.expand import ratio_of
 from flowrl.graph.graph import Graph
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shape import ModelShape
+from flowrl.placement.layouts import change_text
 from flowrl.placement.request import Placement, PlacementRequest
 from flowrl.placement.search import StepInParts
 from flowrl.placement.time.instructions import durations
@@ -177,4 +178,4 @@ def _late(graph: Graph, best: _Tried, tried: Sequence[_Tried]) -> dict[str, str]
 def _rejected(other: _Tried, best: _Tried) -> Rejected:
     more = other.seconds / max(best.seconds, 1e-12) - 1.0
     reason = "slower" if more > 0 else "not_preferred"
-    return Rejected(option=other.name, reason=reason, delta=f"{more:+.1%} step time".replace("-", "−", 1))
+    return Rejected(option=other.name, reason=reason, delta=f"{change_text(more, 1)} step time")

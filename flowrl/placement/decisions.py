@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Role
 from flowrl.machine.cluster import Cluster
 from flowrl.placement.chosen import layout_decision, memory_decision, micro_batch_decision
-from flowrl.placement.layouts import needs_text
+from flowrl.placement.layouts import change_text, needs_text
 from flowrl.placement.request import GPU_SECONDS, GPUS, PRICE, STEP_TIME, Mode, PlacementRequest
 from flowrl.placement.search import Candidate, Found
 from flowrl.plan.plan import Decision, Pool, Rejected, RolePlacement
@@ -107,7 +107,7 @@ _UNITS = {STEP_TIME: "step time", GPU_SECONDS: "GPU-seconds", PRICE: "price", GP
 
 
 def _delta(value: float, best: float, objective: str) -> str:
-    return f"{value / max(best, 1e-12) - 1.0:+.0%} {_UNITS[objective]}".replace("-", "−", 1)
+    return f"{change_text(value / max(best, 1e-12) - 1.0)} {_UNITS[objective]}"
 
 
 def _layout(request: PlacementRequest, found: Found, pool: Pool, entry: RolePlacement) -> Decision:

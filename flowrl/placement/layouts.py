@@ -29,6 +29,13 @@ def layout_text(layout: Layout) -> str:
     return " ".join([f"dp{layout.dp}", *(f"{name}{size}" for name, size in others if size > 1)])
 
 
+def change_text(share: float, digits: int = 0) -> str:
+    """`+12%`; a decimal more below one in a hundred, as `−0.3%`, and `±0%` for what would read as none."""
+    if abs(share) < 0.0005:
+        return "±0%"
+    return f"{share:+.{digits if abs(share) >= 0.01 else max(1, digits)}%}".replace("-", "−", 1)
+
+
 def needs_text(entry: Memory) -> str:
     """What a phase needs against its limit: `151.3 of 139.0 GiB in actor_train.update`."""
     gib = 2**30

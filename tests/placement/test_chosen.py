@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from flowrl.placement.chosen import layout_decision, micro_batch_decision
+from flowrl.placement.layouts import change_text
 from flowrl.plan.plan import Decision, Layout, RolePlacement
 from tests.placement.test_choices import MEGATRON, OPEN, choices_of, fastest, site_of
 
@@ -67,3 +70,18 @@ def test_a_micro_batch_that_is_needed_to_fit_says_what_the_default_needs() -> No
 def test_a_written_micro_batch_is_no_decision() -> None:
     flow = OPEN.replace("update: {loss: ppo", "update: {loss: ppo, micro_batch_tokens: 8192")
     assert of_size(flow, "2x8xH100-80G", None) is None
+
+
+@pytest.mark.parametrize(
+    ("share", "digits", "text"),
+    [
+        (0.123, 0, "+12%"),
+        (0.003, 0, "+0.3%"),
+        (-0.0349, 1, "−3.5%"),
+        (-0.00001, 1, "±0%"),
+        (0.0, 0, "±0%"),
+        (0.01, 0, "+1%"),
+    ],
+)
+def test_a_change_never_reads_as_none_with_a_sign(share: float, digits: int, text: str) -> None:
+    assert change_text(share, digits) == text
