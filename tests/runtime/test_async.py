@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from flowrl.api.compile import compile_spec
 from flowrl.backends.batch import Batch, Column, take
 from flowrl.backends.contract import Call
 from flowrl.backends.registry import make_rank
@@ -26,7 +27,8 @@ from flowrl.runtime.run import RunOptions, run
 from flowrl.runtime.session import SessionOptions
 from flowrl.runtime.setups import model_folders, role_setups
 from flowrl.runtime.weights import buffer_bytes
-from tests.runtime.async_flow import async_plan, run_async
+from flowrl.spec import loads
+from tests.runtime.async_flow import FLOW, async_plan, run_async
 from tests.runtime.runs import Killed, at, lines_of, logs_of
 
 STEPS = 6
@@ -105,6 +107,14 @@ def test_a_lag_is_what_a_plain_loop_makes_of_it(tmp_path: Path, lag: int) -> Non
     assert all(line[f"tokens_at_lag_{min(s, lag)}"] == 1.0 for s, line in enumerate(lines))
     differences = [line["actor_train.rollout_log_prob_diff_mean"] for line in lines]
     assert min(differences[1 + lag :]) > 100 * differences[0], "old log-probs are not those of older weights"
+
+
+def test_a_lag_on_one_edge_is_the_schedules_for_that_edge(tmp_path: Path) -> None:
+    """The same program runs, whichever way it is written."""
+    of_schedule = async_plan(tmp_path, "schedule.max_lag=1").stages[0].programs
+    lagging = FLOW.replace("- actor_train => actor_infer", "- {edge: actor_train => actor_infer, max_lag: 1}")
+    assert compile_spec(loads(lagging, folder=str(tmp_path))).stages[0].programs == of_schedule
+    assert async_plan(tmp_path).stages[0].programs != of_schedule
 
 
 def test_the_asynchronous_flow_at_lag_0_is_the_synchronous_one(tmp_path: Path) -> None:
