@@ -144,7 +144,7 @@ def _options(record: Record) -> Iterator[Comparison]:
         yield from _placements(record, best)
     else:
         raise UnusableError(
-            "its spatial mode pipelines parts of a batch between pools within a step, which programs of FlowRL do not"
+            "its modes are of other flows, with updates on what arrives: benchmarks/search.py --section rankings has them"
         )
 
 
