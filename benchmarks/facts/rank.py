@@ -144,7 +144,7 @@ def _options(record: Record) -> Iterator[Comparison]:
         yield from _placements(record, best)
     else:
         raise UnusableError(
-            "its modes are of other flows, with updates on what arrives: benchmarks/search.py --section rankings has them"
+            "its modes are other flows, with updates on what arrives: benchmarks/search.py --section rankings has them"
         )
 
 
