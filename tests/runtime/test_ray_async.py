@@ -93,4 +93,3 @@ def test_a_real_engine_goes_on_under_newer_weights(tmp_path: Path) -> None:
         difference = line["actor_train.rollout_log_prob_diff_max"]
         assert isinstance(difference, float)
         assert (difference < 1e-4) is (line["lag_max"] == 0), line["step"]
-    assert leftovers() == []
