@@ -74,8 +74,12 @@ class _Open:
     """The least of it."""
     stays: tuple[Stay, ...] = ()
     """Those that may fit; of a role that shares weights none, as they depend on the others."""
+    least: _Least | None = None
+    """As long as it is open: of the stays for which those that are chosen leave room; None: none."""
 
 
+_Least = tuple[tuple[float, ...], int, Pair]
+"""Seconds of its ops, what it does while others work, and the seconds of that, at least."""
 _Given = tuple[tuple[float, ...], int, int, Pair, tuple[Stay, ...]]
 """`quick`, `left`, `away`, `move` and `stays` of an open role."""
 
@@ -132,6 +136,7 @@ class _Search:
         self.away = [STAYS] * len(self.clock.roles)
         self.pool_of = [0] * len(self.clock.roles)
         self._homes: dict[str, Home] = {}
+        self._within: dict[tuple[str, int, int], _Least | None] = {}
         self._real: list[Site] | None = None
         self.order = self._order()
 
@@ -173,6 +178,7 @@ class _Search:
             for each, (quick, left, away, move, stays) in zip(mine, given, strict=True):
                 each.quick, each.left, each.away, each.move, each.stays = quick, left, away, move, stays
         for each in self.order:
+            each.least = (each.quick, each.away, each.move)
             self._reset(each)
         return not self._is_long({})
 
@@ -223,12 +229,50 @@ class _Search:
                     return False
                 each.left = min(stay.left for stay in each.stays)
         for each in mine:
-            if all(stay.cost.offloaded for stay in each.stays):
-                moves = [self.clock.moves(stay.cost) for stay in each.stays]
-                each.move = (min(whole for whole, _ in moves), 0.0)
-                each.away = LEAVES
-            each.quick = tuple(min(values) for values in zip(*(stay.seconds for stay in each.stays), strict=True))
+            each.quick, each.away, each.move = self._least_of(each.stays)
         return True
+
+    def _least_of(self, stays: Sequence[Stay]) -> _Least:
+        away, move = STAYS, (0.0, 0.0)
+        if all(stay.cost.offloaded for stay in stays):
+            away, move = LEAVES, (min(self.clock.moves(stay.cost)[0] for stay in stays), 0.0)
+        return tuple(map(min, *[stay.seconds for stay in stays])) if len(stays) > 1 else stays[0].seconds, away, move
+
+    def _leave_room(self, level: int, pool: int) -> list[tuple[_Open, _Least]] | None:
+        """Raise the least of the open roles of a pool to that of the stays which those that are chosen leave room for.
+        What it was before; None if some role has none left."""
+        mine, site = self.chosen[pool], self.pitches[pool].site
+        opens = [each for each in self.order[level:] if each.pool == pool and each.stays]
+        if not opens:
+            return []
+        every = sum(stay.left for stay in mine) + sum(each.left for each in self.order[level:] if each.pool == pool)
+        room = site.limit_bytes - self.costs.always([stay.cost for stay in mine], site) - every
+        beside = room - max(stay.peak - stay.left for stay in mine)
+        before: list[tuple[_Open, _Least]] = []
+        for each in opens:
+            found = self._least_within(each, room + each.left, beside + each.left)
+            if found is None:
+                self._restore(before)
+                return None
+            if found != each.least:
+                assert each.least is not None
+                before.append((each, each.least))
+                each.least = found
+                self._reset(each)
+        return before
+
+    def _least_within(self, each: _Open, most: int, left: int) -> _Least | None:
+        """Of the stays that need at most `most` bytes at work and leave at most `left`."""
+        key = (each.role, most, left)
+        if key not in self._within:
+            stays = [stay for stay in each.stays if stay.peak <= most and stay.left <= left]
+            self._within[key] = self._least_of(stays) if stays else None
+        return self._within[key]
+
+    def _restore(self, before: Sequence[tuple[_Open, _Least]]) -> None:
+        for each, least in before:
+            each.least = least
+            self._reset(each)
 
     def _put(self, each: _Open, seconds: Sequence[float]) -> None:
         for place, value in zip(self.clock.places[each.role], seconds, strict=True):
@@ -236,8 +280,9 @@ class _Search:
 
     def _reset(self, each: _Open) -> None:
         """As long as it is open."""
-        self._put(each, each.quick)
-        self.away[each.number], self.moves[each.number] = each.away, each.move
+        assert each.least is not None
+        quick, self.away[each.number], self.moves[each.number] = each.least
+        self._put(each, quick)
 
     def _descend(self, level: int, synced: Mapping[int, Pair]) -> None:
         if level == len(self.order):
@@ -264,9 +309,16 @@ class _Search:
         self._reset(each)
 
     def _go_on(self, each: _Open, stay: Stay, level: int, synced: Mapping[int, Pair]) -> None:
-        """With what is handed over between roles that are chosen."""
-        if not self._fits(each.pool):
+        """With what the chosen ones leave the others room for."""
+        before = self._leave_room(level + 1, each.pool)
+        if before is None:
             return
+        if not (before and self._is_long(synced)) and self._fits(each.pool):
+            self._hand_over(each, stay, level, synced)
+        self._restore(before)
+
+    def _hand_over(self, each: _Open, stay: Stay, level: int, synced: Mapping[int, Pair]) -> None:
+        """With what is handed over between roles that are chosen."""
         self._homes[each.role] = Home(stay.cost, self._real_sites()[each.pool])
         more = {
             number: self.clock.synced(number, self._homes)
