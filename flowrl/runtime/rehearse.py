@@ -68,7 +68,8 @@ class Changes:
 def shrink(plan: Plan, small: Small) -> tuple[Plan, tuple[Change, ...]]:
     """The plan for this machine's CPU, models but for their folders (`at_folders`), and what is changed."""
     changes = Changes()
-    stages = tuple(_Stage(stage, small, changes).shrunk() for stage in plan.stages)
+    several = len(plan.stages) > 1
+    stages = tuple(_Stage(s, small, changes, f"{s.name}: " if several else "").shrunk() for s in plan.stages)
     slots = max((sum(len(pool.devices) for pool in stage.pools) for stage in stages), default=1)
     group = node_group(DEVICE_CARDS[CPU], "nodes", 1, max(1, slots))
     was = " + ".join(f"{g.nodes * g.devices_per_node} × {g.device.name}" for g in plan.cluster.groups)
@@ -99,8 +100,9 @@ def source_of(model: Any) -> str:
 class _Stage:
     """One stage."""
 
-    def __init__(self, stage: StagePlan, small: Small, changes: Changes) -> None:
+    def __init__(self, stage: StagePlan, small: Small, changes: Changes, prefix: str) -> None:
         self._stage = stage
+        self._prefix = prefix
         self._small = small
         self._changes = changes
         step = stage.graph.step
@@ -112,11 +114,11 @@ class _Stage:
     def shrunk(self) -> StagePlan:
         stage, changes = self._stage, self._changes
         graph, step, run = stage.graph, stage.graph.step, stage.run
-        changes.shrunk("step.prompts", step.prompts, self._prompts)
-        changes.shrunk("step.samples_per_prompt", step.samples_per_prompt, self._samples)
-        changes.shrunk(self._named("run.steps"), run.steps, self._steps)
+        changes.shrunk(f"{self._prefix}step.prompts", step.prompts, self._prompts)
+        changes.shrunk(f"{self._prefix}step.samples_per_prompt", step.samples_per_prompt, self._samples)
+        changes.shrunk(f"{self._prefix}run.steps", run.steps, self._steps)
         if stage.gate is not None:
-            changes.replaced(self._named("gate"), stage.gate.metric, "none")
+            changes.replaced(f"{self._prefix}gate", stage.gate.metric, "none")
         if run.loggers:
             changes.replaced("run.loggers", ", ".join(run.loggers), "none")
         shrunk_graph = replace(
@@ -137,9 +139,6 @@ class _Stage:
             run=replace(run, steps=self._steps, loggers=()),
             gate=None,
         )
-
-    def _named(self, key: str) -> str:
-        return f"{self._stage.name}: {key}"
 
     def _role(self, role: Role) -> Role:
         backend = self._backend(role)

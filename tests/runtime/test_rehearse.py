@@ -159,6 +159,7 @@ def test_what_is_changed_is_said(rehearsal: Rehearsal) -> None:
     assert told["roles.actor_infer.backend"] == ("replaced", "vllm", "hf")
     assert told["roles.actor_infer.engine.max_sequences"] == ("replaced", "512", "its default")
     assert told["step.prompts"] == ("shrunk", "128", "8")
+    assert told["run.steps"] == ("shrunk", "200", "2")
     assert told["cluster"] == ("replaced", "16 × H100-80G", told["cluster"][2])
     assert told["models.policy"] == (
         "shrunk",
@@ -182,6 +183,13 @@ def test_the_reward_function_is_called_with_rows_of_the_data(rehearsal: Rehearsa
     seen = [json.loads(line) for line in (folder / "seen.jsonl").read_text().splitlines()]
     assert {len(answers) for answers in seen} == {PROMPTS * SAMPLES, VALIDATED}  # one sample a prompt of validation
     assert {answer for answers in seen for answer in answers} <= {str(2 * n) for n in range(64)}
+
+
+def test_with_several_stages_each_is_named(plan: Plan) -> None:
+    (stage,) = plan.stages
+    several = structs.replace(plan, stages=(stage, structs.replace(stage, name="later")))
+    told = [change.of for change in shrink(several, Small())[1] if change.of.endswith("step.prompts")]
+    assert told == ["big: step.prompts", "later: step.prompts"]
 
 
 def test_what_fails_is_told_at_the_flows_place(plan: Plan, folder: Path, tmp_path: Path) -> None:
