@@ -12,7 +12,7 @@ from flowrl.plan.digests import meaning
 from flowrl.plan.effects import PLACEMENT_FIELDS, POOL_FIELDS
 from flowrl.plan.plan import Layout, Pool, RolePlacement, StagePlan
 
-_NAMES = {"layout": "layout of", "offloaded": "offload of", "recompute": "recompute of"}
+_NAMES = {"layout": "layout of", "offloaded": "offload of", "recompute": "recompute of", "memory_share": "memory of"}
 
 
 def placement_changes(before: StagePlan, after: StagePlan) -> Iterator[Change]:
