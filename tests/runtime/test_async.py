@@ -31,8 +31,14 @@ from flowrl.spec import loads
 from tests.runtime.async_flow import FLOW, async_plan, run_async
 from tests.runtime.runs import Killed, at, lines_of, logs_of
 
-STEPS = 6
-PARTIAL = ("schedule={max_lag: 2, partial_rollout: true}",)
+STEPS, LAG = 6, 2
+LAGGING = ("run.checkpoint_every_steps=3", f"schedule.max_lag={LAG}")
+PARTIAL = ("run.checkpoint_every_steps=3", f"schedule={{max_lag: {LAG}, partial_rollout: true}}")
+
+
+@pytest.fixture(scope="module")
+def lagging(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_async(tmp_path_factory.mktemp("lagging"), *LAGGING)
 
 
 class Loop:
@@ -92,21 +98,20 @@ def _losses(folder: Path) -> list[tuple[float, float]]:
     return [(line["actor_train.loss"], line["actor_train.grad_norm"]) for line in lines if line["step"] <= STEPS]
 
 
-@pytest.mark.parametrize("lag", [1, 2])
-def test_a_lag_is_what_a_plain_loop_makes_of_it(tmp_path: Path, lag: int) -> None:
-    folder = run_async(tmp_path, f"schedule.max_lag={lag}")
-    loop = Loop(async_plan(tmp_path, f"schedule.max_lag={lag}"), tmp_path / "loop")
-    metrics = [loop.step(number, lag) for number in range(1, STEPS + 1)]
-    assert _losses(folder) == [(each["loss"][0], each["grad_norm"][0]) for each in metrics]
-    assert len({loss for loss, _ in _losses(folder)}) == STEPS
-    ledger = lines_of(folder / "ledger.jsonl")
+def test_a_lag_is_what_a_plain_loop_makes_of_it(lagging: Path, tmp_path: Path) -> None:
+    loop = Loop(async_plan(tmp_path, *LAGGING), tmp_path / "loop")
+    metrics = [loop.step(number, LAG) for number in range(1, STEPS + 1)]
+    assert _losses(lagging) == [(each["loss"][0], each["grad_norm"][0]) for each in metrics]
+    assert len({loss for loss, _ in _losses(lagging)}) == STEPS
+    ledger = lines_of(lagging / "ledger.jsonl")
     assert [line["prompts"] for line in ledger] == [[[4 * s, 4 * s + 4]] for s in range(STEPS)]
-    assert [line["version"] - line["made_with"] for line in ledger] == [min(s, lag) for s in range(STEPS)]
-    lines = lines_of(folder / "metrics.jsonl")[:STEPS]
-    assert [line["lag_max"] for line in lines] == [line["lag"] for line in lines] == [min(s, lag) for s in range(STEPS)]
-    assert all(line[f"tokens_at_lag_{min(s, lag)}"] == 1.0 for s, line in enumerate(lines))
+    lags = [min(s, LAG) for s in range(STEPS)]
+    assert [line["version"] - line["made_with"] for line in ledger] == lags
+    lines = lines_of(lagging / "metrics.jsonl")[:STEPS]
+    assert [line["lag_max"] for line in lines] == [line["lag"] for line in lines] == lags
+    assert all(line[f"tokens_at_lag_{lag}"] == 1.0 for lag, line in zip(lags, lines, strict=True))
     differences = [line["actor_train.rollout_log_prob_diff_mean"] for line in lines]
-    assert min(differences[1 + lag :]) > 100 * differences[0], "old log-probs are not those of older weights"
+    assert min(differences[1 + LAG :]) > 100 * differences[0], "old log-probs are not those of older weights"
 
 
 def test_a_lag_on_one_edge_is_the_schedules_for_that_edge(tmp_path: Path) -> None:
@@ -139,16 +144,15 @@ def _killed(folder: Path, *sets: str) -> Path:
     session = SessionOptions(progress=False, threads=1, make_launcher=lambda kind, threads: _KilledAt(1))
     options = RunOptions(runs=folder / "runs", folder=folder, session=session, on_folder=folders.append)
     with pytest.raises(Killed):
-        run(async_plan(folder, "run.checkpoint_every_steps=3", *sets), options)
+        run(async_plan(folder, *sets), options)
     return folders[0]
 
 
-def test_a_run_at_a_lag_is_resumed_bit_equal(tmp_path: Path) -> None:
-    whole = run_async(tmp_path / "whole", "run.checkpoint_every_steps=3", "schedule.max_lag=2")
-    folder = _killed(tmp_path / "killed", "schedule.max_lag=2")
+def test_a_run_at_a_lag_is_resumed_bit_equal(lagging: Path, tmp_path: Path) -> None:
+    folder = _killed(tmp_path, *LAGGING)
     resume(folder, session=SessionOptions(progress=False, threads=1))
-    assert logs_of(folder) == logs_of(whole)
-    mine, theirs = _trained(folder), _trained(whole)
+    assert logs_of(folder) == logs_of(lagging)
+    mine, theirs = _trained(folder), _trained(lagging)
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in mine.items())
 
 
@@ -157,18 +161,29 @@ def _prompts(folder: Path) -> list[int]:
     return [prompt for start, stop in runs for prompt in range(start, stop)]
 
 
-@pytest.mark.parametrize("takes", [1, 2])
-def test_a_partial_rollout_trains_on_each_prompt_once_within_its_lag(tmp_path: Path, takes: int) -> None:
-    folder = run_async(tmp_path, f"schedule={{max_lag: 2, partial_rollout: true, takes: {takes}}}")
-    assert sorted(_prompts(folder)) == list(range(4 * STEPS))
+def test_a_partial_rollout_trains_on_each_prompt_once_within_its_lag(tmp_path: Path) -> None:
+    steps = 8
+    folder = run_async(tmp_path, *PARTIAL, f"run.steps={steps}")
+    assert sorted(_prompts(folder)) == list(range(4 * steps))
     ledger = lines_of(folder / "ledger.jsonl")
-    assert [line["samples"] for line in ledger] == [8] * STEPS
-    assert all(0 <= line["version"] - line["made_with"] <= 2 for line in ledger)
+    assert [line["samples"] for line in ledger] == [8] * steps
+    assert all(0 <= line["version"] - line["made_with"] <= LAG for line in ledger)
     assert all(line["made_with"] <= line["newest"] < line["step"] for line in ledger)
-    lines = lines_of(folder / "metrics.jsonl")[:STEPS]
+    lines = lines_of(folder / "metrics.jsonl")[:steps]
     shares = [[value for name, value in line.items() if name.startswith("tokens_at_lag_")] for line in lines]
     assert all(sum(each) == pytest.approx(1.0) for each in shares)
-    assert all(line["lag"] <= line["lag_max"] <= 2 for line in lines)
+    assert all(line["lag"] <= line["lag_max"] <= LAG for line in lines)
+    _assert_stretches([line for line in lines_of(folder / "samples.jsonl") if "versions" in line])
+
+
+def _assert_stretches(mixed: list[dict[str, Any]]) -> None:
+    """Where samples went on under newer weights."""
+    assert mixed, "no sample was interrupted"
+    for line in mixed:
+        versions, tokens = zip(*line["versions"], strict=True)
+        assert list(versions) == sorted(set(versions))
+        assert versions[0] == line["version"]
+        assert sum(tokens) == line["response_tokens"]
 
 
 def test_a_partial_rollout_that_was_stopped_goes_on_and_loses_no_prompt(tmp_path: Path) -> None:
@@ -180,22 +195,10 @@ def test_a_partial_rollout_that_was_stopped_goes_on_and_loses_no_prompt(tmp_path
 
 def test_what_becomes_too_old_is_dropped_and_counted(tmp_path: Path) -> None:
     """Of 24 prompts those that are not trained on are the ones that metrics say were dropped."""
-    folder = run_async(tmp_path, "schedule={max_lag: 2, partial_rollout: true, when_stale: drop}", "run.steps=12")
+    folder = run_async(tmp_path, "schedule={max_lag: 2, partial_rollout: true, when_stale: drop}", "run.steps=8")
     trained = _prompts(folder)
     dropped = sum(line.get("stale_prompts", 0) for line in lines_of(folder / "metrics.jsonl"))
     assert len(set(trained)) == len(trained)
-    assert len(trained) + dropped == 4 * 12
+    assert len(trained) + dropped == 4 * 8
     assert all(line["version"] - line["made_with"] <= 2 for line in lines_of(folder / "ledger.jsonl"))
     assert dropped > 0, "nothing was long enough"
-
-
-def test_samples_show_where_they_went_on_under_newer_weights(tmp_path: Path) -> None:
-    folder = run_async(tmp_path, "schedule={max_lag: 3, partial_rollout: true}", "run.steps=10")
-    lines = lines_of(folder / "samples.jsonl")
-    mixed = [line for line in lines if "versions" in line]
-    assert mixed, "no sample was interrupted"
-    for line in mixed:
-        versions, tokens = zip(*line["versions"], strict=True)
-        assert list(versions) == sorted(set(versions))
-        assert versions[0] == line["version"]
-        assert sum(tokens) == line["response_tokens"]
