@@ -191,7 +191,7 @@ class StageState:
         """The weight version of the oldest token of the sample `id` that `op` made."""
         return self._ages.oldest(op.id, step, id)
 
-    def _run(self, firing: Firing) -> Work:
+    def _run(self, firing: Firing) -> Work | None:
         instruction = firing.instruction
         if instruction.op is None:
             raise InternalError(f"`{instruction.id}` runs no op")
@@ -200,6 +200,8 @@ class StageState:
             return self._rows(firing, op)
         inputs = self.records.inputs(op, firing.step)
         ids, prompt_ids, tokens = self._rows_of(firing, op, inputs)
+        if instruction.rows.arrived and not len(ids):
+            return None  # a session that was begun again gave more with an earlier take
         if isinstance(op.params, UpdateParams):
             self._trained[instruction.id, firing.step] = self._training(op, firing.step, (ids, prompt_ids, tokens))
         layout = self._layouts.get(op.role, Layout())

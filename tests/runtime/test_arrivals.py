@@ -194,3 +194,22 @@ def _instruction(kind: str, firing: int, firings: int, rows: Rows) -> Instructio
         firings=firings,
         rows=rows,
     )
+
+
+def test_a_minibatch_of_which_nothing_is_left_is_none(tmp_path: Path) -> None:
+    """A session that was begun again may give all with an early take: nobody is trained on nothing."""
+
+    class AllAtOnce(Groups):
+        def take(self, number: int, parts: int, *, by_prompt: bool) -> Result:
+            return super().take(parts if number == 1 else number, parts, by_prompt=by_prompt)
+
+    seen: list[tuple[int, ...]] = []
+
+    def make_rank(setup: RankSetup) -> object:
+        if setup.role.kind is Kind.GENERATOR:
+            return AllAtOnce(setup, "a")
+        return Watched(setup, seen) if setup.role.kind is Kind.TRAINER else make_fake(setup)
+
+    folder = run_fakes(plan_of(takes=2), tmp_path, with_fakes(make_rank)).folder
+    assert [len(ids) for ids in seen] == [PROMPTS * SAMPLES] * RUN.steps
+    assert [line["samples"] for line in logs_of(folder)["ledger.jsonl"]] == [PROMPTS * SAMPLES] * RUN.steps
