@@ -17,17 +17,17 @@ from tests.backends.placed import REWARD, placed
 from tests.conftest import Told
 
 FILE = """
-import asyncio
 import math
-import numpy as np
 
 def length(response, bonus=0.0):
     return [len(text) + bonus for text in response]
 
 def mapping(response):
+    import numpy as np
     return {"rewards": np.ones(len(response))}
 
 async def slow(response):
+    import asyncio
     await asyncio.sleep(0.001)
     return [True for _ in response]
 
