@@ -18,10 +18,11 @@ from flowrl.runtime.checkpoint import weights_file
 from flowrl.runtime.launchers.ray import RayLauncher
 from flowrl.runtime.resume import resume
 from flowrl.runtime.session import SessionOptions
+from tests.runtime import test_carried_runs as carried
 from tests.runtime.async_flow import run_async
 from tests.runtime.fakes import FakeTrainer, make_fake
 from tests.runtime.plans import grpo_graph, make_plan, split, stage_plan
-from tests.runtime.ray_runs import leftovers, raised_by, ray_with, run_on, untimed
+from tests.runtime.ray_runs import apart, leftovers, raised_by, ray_with, run_on, untimed
 from tests.runtime.test_ray import _pretend_hosts
 
 pytest.importorskip("ray")
@@ -75,6 +76,14 @@ def test_a_run_at_a_lag_goes_on_as_if_nothing_had_been(
     lags = [entry["version"] - entry["made_with"] for entry in untimed(folder, "ledger.jsonl")]  # type: ignore[operator]
     assert lags == [0, 1, 2, 2, 2, 2, 2]
     assert leftovers() == []
+
+
+def test_two_engines_share_prompts_that_go_on(ray: Any, tmp_path: Path) -> None:
+    ray.cloudpickle.register_pickle_by_value(carried)
+    stage = carried.plan_of(takes=2, steps=7).stages[0]
+    plan = make_plan(stage_plan(stage.graph, apart(infer_dp=2), stage.run))
+    folder = run_on(plan, tmp_path, "ray", carried.gradual)
+    carried.assert_balanced(folder, 7)
 
 
 @pytest.mark.vllm
