@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.facts.rules import IN_PLACE, MICRO_BATCH_TOKENS, Case
+from flowrl.machine.devices import DEVICE_CARDS, node_group
+from flowrl.machine.profile import PROFILE
 from flowrl.machine.traits import ENGINES, TRAITS
 from flowrl.spec.blocks import EngineDocument
 
 FOLDER = Path(__file__).parent
 """Where `reward.py:score` is found."""
 AXES = ("tp", "pp", "cp", "ep")
+WIRE = 0.85
+"""Of a network card that all devices of a node share, in large collectives (nccl-tests: 20 to 24 of 25 GB/s)."""
 MODULES_OF_TRAINER = ("real", "real-heuristic")
 """Systems that decode with the modules of their trainer, launch by launch, and not with an engine of its own."""
 MODELS = {"actor": "policy", "critic": "value", "reward": "reward_model", "cost": "cost_model"}
@@ -58,8 +62,16 @@ def prompt_limit(case: Case) -> int:
 
 def _cluster(case: Case) -> dict[str, Any]:
     found = {"gpu": case.gpu, "nodes": max(1, case.count // case.per_node), "gpus_per_node": case.per_node}
-    rate = case.record.network(case.per_node)
-    return found if rate is None else found | {"links": {"network_bytes_per_second": rate}}
+    wire = case.record.network(case.per_node)
+    return found if wire is None else found | {"links": {"network_bytes_per_second": _nominal(case, wire)}}
+
+
+def _nominal(case: Case, wire: float) -> float:
+    """The nominal rate of which the profile's share is WIRE of `wire`, at most the catalogue's: the share was fitted on
+    clusters where each device has a fast card of its own, which something else than the wire holds back."""
+    group = node_group(DEVICE_CARDS[case.gpu], "nodes", 1, case.per_node)
+    share = PROFILE.rates(group.device, case.train_backend).network
+    return min(group.network_bytes_per_second, WIRE * wire / share)
 
 
 def _models(case: Case) -> dict[str, Any]:

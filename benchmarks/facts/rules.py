@@ -45,8 +45,8 @@ RULES: Mapping[str, str] = {
     "samples": "samples a prompt = those of tokens/s * step time / mean length, where all three are said; else as "
     "`batch`",
     "updates": "4 updates a step; HybridFlow's 8 (its section 8.1)",
-    "network": "a rate between nodes, where the record gives it, is shared by the devices of a node; else the "
-    "catalogue's for each device",
+    "network": "a rate between nodes, where the record gives it, is that of a wire that a node's devices share, 85 % "
+    "of it achieved; else the catalogue's for each device",
     "micro-batch": "micro_batch_tokens = the longest sample, at least 4,096; NeMo RL packs to the longest sample",
     "roles": "roles as listed; PPO without words on the critic has actor, reference, critic and reward of its size",
     "layout": "a layout that is not said is the planner's: tp, pp smallest that fit, tp up to 8 until "
