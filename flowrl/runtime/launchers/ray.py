@@ -280,7 +280,7 @@ def _slots(inputs: Sequence[BoundInput], ids: IntArray | None) -> tuple[tuple[Sl
     slots: list[Slot] = []
     for bound in inputs:
         parts = bound.record.parts
-        if ids is not None and not bound.by_prompt:
+        if ids is not None and not bound.by_prompt and len(parts) > 1:
             parts = tuple(part for part in parts if np.isin(part.ids, ids).any()) or parts[:1]
         places = tuple(references.setdefault(part.handle, len(references)) for part in parts)
         slots.append(Slot(bound.slot, bound.field, places, bound.by_prompt))
