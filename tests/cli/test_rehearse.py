@@ -87,14 +87,17 @@ def test_a_flow_for_gpus_is_rehearsed_here(capsys: pytest.CaptureFixture[str], t
     rows = [{"question": f"{n} + {n}", "answer": str(2 * n)} for n in range(64)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "flow.yaml").write_text(FLOW)
-    words = ("rehearse", str(tmp_path / "flow.yaml"), "--launcher", "inline", "--runs", str(tmp_path / "runs"))
+    plan = str(tmp_path / "plan.json")
+    assert call("plan", str(tmp_path / "flow.yaml"), "-o", plan) == 0
+    capsys.readouterr()
+    words = ("rehearse", plan, "--launcher", "inline", "--runs", str(tmp_path / "runs"))
     assert call(*words, "--steps", "1", "--format", "json") == 0
     told = json.loads(capsys.readouterr().out)
     assert told["launcher"] == "inline"
     assert {each["instruction"] for each in told["instructions"]} >= {"run data.train", "save actor_train"}
     assert all(each["steps"] == [1] for each in told["instructions"])
     (tmp_path / "rows.jsonl").write_text('{"question": "1 + 1"}\n')
-    assert call(*words, "--steps", "1") == 1
+    assert call("rehearse", str(tmp_path / "flow.yaml"), *words[2:], "--steps", "1") == 1
     printed = capsys.readouterr()
     assert "error[FR" in printed.err
     assert "Traceback" not in printed.err

@@ -15,6 +15,7 @@ from msgspec import structs
 from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, Ragged
 from flowrl.diag.diagnostic import FlowError
 from flowrl.execution.contract import Firing
+from flowrl.execution.executor import Executor
 from flowrl.graph.graph import Graph
 from flowrl.graph.signatures import FIELDS
 from flowrl.graph.types import Granularity
@@ -169,6 +170,22 @@ def test_drop_of_a_generators_prompts(tmp_path: Path) -> None:
     result = run_fakes(plan_of(ASKED, "drop"), tmp_path, session(Withholding(once("run actor_infer.generate", 2), 6)))
     trained = {line["step"]: line["samples"] for line in lines_of(result.folder / "ledger.jsonl")}
     assert trained == {1: 12, 2: 6, 3: 12}
+
+
+def test_what_lacks_a_token_is_told_with_its_channels() -> None:
+    """At the start only the data set has all that it needs; the weights of step 1 lie there already."""
+    stage = stage_plan(timed(SCORED, None), split(timed(SCORED, None)), RUN)
+    executor = Executor(stage.programs, 3)
+    sources = {c.id: c.source for c in stage.programs.channels}
+    lacking = {f.instruction.id: {sources[c] for c in channels} for f, channels in executor.lacking()}
+    assert lacking["run advantage.estimate"] == {"run reward.score", "run actor_infer.generate"}
+    assert "run data.train" not in lacking
+    (data,) = (f for f in executor.ready() if f.instruction.id == "run data.train")
+    executor.start(data)
+    executor.complete(data)
+    after = {f.instruction.id for f, _ in executor.lacking()}
+    assert "run data.train" not in after
+    assert "run advantage.estimate" in after
 
 
 def test_a_wait_counts_from_when_both_ends_are_there() -> None:

@@ -1,3 +1,6 @@
+import bdb
+import os
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -61,6 +64,10 @@ def ends_on_c(response):
     if "c" in response:
         os._exit(3)
     return [1.0 for _ in response]
+
+def pid(response):
+    import os
+    return [os.getpid() for _ in response]
 
 def ends(response):
     import os
@@ -229,6 +236,14 @@ def test_the_frame_of_a_file_that_ends_its_process(folder: Path, told: Told) -> 
     with pytest.raises(FlowError) as caught:
         FunctionReward(setup)
     told(caught.value, "FR0828", "")
+
+
+def test_under_a_debugger_the_function_runs_in_this_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = np.float32(os.getpid())
+    here = [score(folder, "pid").metrics["rewards"][0]]
+    monkeypatch.setattr(sys, "gettrace", lambda: bdb.Bdb().trace_dispatch)
+    here.append(score(folder, "pid").metrics["rewards"][0])
+    assert [value == own for value in here] == [False, True]
 
 
 def test_a_missing_function_is_told_when_the_rank_is_made(folder: Path) -> None:
