@@ -90,9 +90,9 @@ class RoleStays:
         if not shared and role not in self.layouts and self.choices.is_hopeless(role, site):
             return None
         least: list[float] | None = None
-        done: set[tuple[Layout, int | None]] = set()
-        for entry in self._entries(role, site, alone=True):
-            alike = (entry.layout, entry.micro_batch_tokens)
+        done: set[tuple[Layout, int | None, float | None]] = set()
+        for entry in self._entries(role, site, alone=True, beside=True):
+            alike = (entry.layout, entry.micro_batch_tokens, entry.memory_share)
             if alike in done:
                 continue
             cost = self.costs.role_cost(entry, site)
@@ -127,12 +127,17 @@ class RoleStays:
         """Whether some rank of a collective would have no row."""
         return entry.layout.dp > self._units.get(entry.role, entry.layout.dp)
 
-    def _entries(self, role: str, site: Site, *, alone: bool, starving: bool = False) -> Iterator[RolePlacement]:
+    def _entries(
+        self, role: str, site: Site, *, alone: bool, starving: bool = False, beside: bool = False
+    ) -> Iterator[RolePlacement]:
+        """`alone`: none that leaves the devices where it may stay; nor, unless others may be `beside` it, that takes
+        less of them than it could."""
         wanted = self._recompute.get(role)
         menu = self.choices.of(role, site, self.layouts.get(role))
         # Nothing moves a role that is alone, nor anything on a CPU, whose memory is one.
         unmoved = (alone or site.group.device.is_cpu) and {_but_residency(e) for e in menu if not e.offloaded}
-        usual = {_but_share(e) for e in menu if e.memory_share is None} if alone else set[tuple[object, ...]]()
+        sole = alone and not beside
+        usual = {_but_share(e) for e in menu if e.memory_share is None} if sole else set[tuple[object, ...]]()
         for entry in menu:
             if entry.memory_share is not None and _but_share(entry) in usual:
                 continue  # It leaves nobody room.
