@@ -4,8 +4,9 @@
     python benchmarks/soak.py --minutes 3 --lag 0   # a first look, the synchronous flow
 
 Every process of the run is found by a mark in its environment and looked at every few seconds. Memory is the sum of
-their proportional set sizes, so that shared pages count once. The first quarter warms up; over the rest a line is
-fitted (least squares). At the end the run is told to stop, as by Ctrl-C, and must be gone.
+their proportional set sizes, so that shared pages count once. The first steps and a quarter of the time after them are
+not judged; over the rest a line is fitted (least squares). At the end the run is told to stop, as by Ctrl-C, and must
+be gone.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ from benchmarks.searching.outcome import Outcome  # noqa: E402
 MOST_GROWTH = 0.05
 """Of memory, files and segments over the time that is judged."""
 EVERY_SECONDS = 5.0
+FIRST_STEPS = 3
 WARM_UP = 0.25
+"""Share of the time since the first steps that is not judged."""
 END_SECONDS = 120.0
 MARK = "FLOWRL_SOAK"
 SHARED = Path("/dev/shm")
@@ -125,7 +128,8 @@ def _look(seconds: float, mark: str, before: set[str], folder: Path) -> Look:
 
 def _judge(looks: list[Look], seconds: float, lag: int) -> Outcome:
     out = Outcome(f"soak of {seconds / 60:.0f} minutes at lag {lag}")
-    judged = [look for look in looks if look.seconds > WARM_UP * seconds]
+    began = next((look.seconds for look in looks if look.steps >= FIRST_STEPS), seconds)
+    judged = [look for look in looks if look.seconds > began + WARM_UP * (seconds - began)]
     if len(judged) < 4:
         out.bar("looks", len(judged), "at least 4", holds=False)
         return out
