@@ -233,7 +233,8 @@ class Driver:
                 self._revive(lost.role)
                 break
             except RankLostError as died:
-                completion = replace(completion, error=died)
+                self._setup.on_loss(structs.replace(loss, again=0, seconds=self._setup.clock() - began))
+                completion, began = replace(completion, error=died), self._setup.clock()
                 lost = replace(died.lost, role=died.lost.role or lost.role)
             except Exception as fault:
                 raise failure(self._stage, replace(completion, error=fault), self._setup.run_folder) from fault

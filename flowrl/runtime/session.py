@@ -181,9 +181,11 @@ class Session:
                     launcher.rewind(start.folder, anew)
                 break
             except RankLostError as again:
-                died = structs.replace(loss, rank=again.lost.rank, reason=again.lost.reason)
-                anew |= {again.lost.role or loss.role}
-                self._losses.add(died, span_of_role(stage, loss.role), again)
+                self._on_loss(stage, structs.replace(loss, seconds=time.monotonic() - began))
+                died, began = again.lost, time.monotonic()
+                loss = structs.replace(loss, role=died.role or loss.role, rank=died.rank, reason=died.reason)
+                anew |= {loss.role}
+                self._losses.add(loss, span_of_role(stage, loss.role), again)
         self._on_loss(stage, structs.replace(loss, seconds=time.monotonic() - began))
         self._set(step=start.step)
         return start

@@ -147,6 +147,8 @@ def test_a_rank_that_dies_at_its_start_is_replaced_again(tmp_path: Path) -> None
     launcher = Losing(once("run actor_infer.generate", 3), BEFORE, make_fake, at_start=2)
     folder = run_fakes(PLANS["split"], tmp_path, losing(launcher)).folder
     assert len(launcher.revived) == 3
+    told = [(line["reason"], line.get("again", 0)) for line in lines_of(folder / "faults.jsonl")]
+    assert told == [("killed", 0), ("killed at its start", 0), ("killed at its start", 1)]
     assert logs_of(folder) == logs_of(whole.folder)
 
 
