@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import structs
 
 from benchmarks.searching.blocks import Block, Blocks, Devices, Numbers
 from benchmarks.searching.circles import Circles, Part, circles
 from flowrl.compiler.emit.program import emit
-from flowrl.graph.graph import Edge, Kind
+from flowrl.graph.graph import Edge, Graph, Kind
 from flowrl.placement.cost.placed import needs_devices
 from flowrl.placement.cost.role import RoleCost, Site
 from flowrl.plan.plan import Layout, Pool, RolePlacement, StageRun
@@ -32,7 +33,7 @@ class Clock:
         parts = tuple(block.roles for block in blocks)
         found = self._circles.get(parts)
         if found is None:
-            found = self._circles[parts] = circles(emit(self.graph, self._pools(parts), StageRun(steps=2)))
+            found = self._circles[parts] = circles(emit(_whole(self.graph), self._pools(parts), StageRun(steps=2)))
         total = self._host(parts, found)
         for block in blocks:
             for role in block.roles:
@@ -129,6 +130,12 @@ class Clock:
                     known[layouts] = self.blocks.costs.hand_over(edge, (ends[0], here), (ends[1], there))
                 sent[tuple(at)], received[tuple(at)] = known[layouts]
         return sent, received
+
+
+def _whole(graph: Graph) -> Graph:
+    """With responses that end in their step. A session that goes on from step to step is one lane's work still: its
+    pause, weights, resumption and only take stand where the call and its weights stood."""
+    return structs.replace(graph, schedule=structs.replace(graph.schedule, partial_rollout=False))
 
 
 def _named(part: Part) -> tuple[str, str, str]:
