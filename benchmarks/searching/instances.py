@@ -181,7 +181,9 @@ def _schedule(draw: Random) -> dict[str, Any]:
 def _other_models(draw: Random, others: Sequence[str], policy: str, heavy: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if "critic" in others:
-        found["value"] = {"source": draw.choice((policy, draw.choice(LARGE if heavy else SMALL))), "head": "scalar"}
+        other = draw.choice((policy, draw.choice(LARGE if heavy else SMALL)))
+        same = other.partition("/")[0] == policy.partition("/")[0]  # values of tokens need the policy's tokenizer
+        found["value"] = {"source": other if same else policy, "head": "scalar"}
     for name in ("reward", "taste"):
         if name in others:
             found[f"{name}_model"] = {"source": draw.choice(SCORERS), "head": "scalar"}
