@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-import numpy as np
-
+from flowrl.backends.trainers.fsdp import weights
+from flowrl.backends.weights import read_into
 from flowrl.runtime.measure.figures import Figure, timed
 from flowrl.runtime.measure.machine import Machine
-from flowrl.runtime.weights import SharedBuffer
+from flowrl.runtime.measure.models import Small, make
+from flowrl.runtime.weights import SharedBuffer, buffer_bytes
 
-BYTES = 2**16
-"""So few that their copy does not count."""
+MODEL = Small(64, 3)
+"""So small that the copy of its bytes does not count; its parameters, some forty, are each found and copied alone."""
 
 
 def handover(machine: Machine, quick: bool) -> list[Figure]:
-    """Half of a version written and read: the planner counts it at both ends of an edge."""
-    data = np.zeros(BYTES, dtype=np.uint8)
-    buffer = SharedBuffer.create(BYTES)
+    """Half of a version written by a trainer's model and read into a generator's: the planner counts it at both ends
+    of an edge."""
+    source, target = (make(MODEL, machine, machine.dtypes[0]).to("cpu") for _ in range(2))
+    manifest = weights.manifest(source, machine.dtypes[0])
+    parameters = dict(target.named_parameters())
+    buffer = SharedBuffer.create(buffer_bytes(manifest))
     version = 0
 
     def once() -> None:
         nonlocal version
         version += 1
         with buffer.writing(version) as slot:
-            slot[:] = data
+            weights.write(source, manifest, slot, machine.dtypes[0])
         with buffer.reading(version) as slot:
-            data[:] = slot
+            read_into(parameters, manifest, slot)
 
     try:
         times = timed(once, machine.wait, 0.1 if quick else 0.4, most=400)
     finally:
         buffer.close()
-    text = f"{times.median / 2 * 1e3:.3g} ms to lock, note and check a version of weights at one end"
+    text = f"{times.median / 2 * 1e3:.3g} ms for a version of a small model's weights at one end"
     path = "fixed.sync_seconds"
     return [Figure(path=path, value=times.median / 2, text=text, spread=times.spread, repeats=len(times.seconds))]
