@@ -20,7 +20,7 @@ def role(kind: Kind, backend: str | None, model: str | None = None) -> Role:
 
 @pytest.mark.parametrize(
     ("kind", "backend"),
-    [(Kind.TRAINER, "megatron"), (Kind.FILTER, None)],
+    [(Kind.TRAINER, "megatron"), (Kind.ENV, None)],
 )
 def test_what_is_not_built_is_refused(kind: Kind, backend: str | None) -> None:
     with pytest.raises(FlowError) as caught:
@@ -36,7 +36,7 @@ def test_a_backend_that_nobody_knows_is_refused(tmp_path: Path, told: Told) -> N
 
 
 def test_a_role_without_backend() -> None:
-    assert registry.locate(role(Kind.REWARD, None)).endswith("FunctionReward")
+    assert registry.locate(role(Kind.REWARD, None)).endswith("host_reward")
     assert registry.locate(role(Kind.REWARD, None, model="rm")).endswith("ModelReward")
     assert registry.locate(role(Kind.ESTIMATOR, None)).endswith("Estimator")
 
