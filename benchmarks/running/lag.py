@@ -45,10 +45,11 @@ def section(quick: bool = False) -> Outcome:
     ray = start_ray(SLOTS)
     progress = Progress("lag")
     try:
-        for turn in range(1 if quick else ROUNDS):
+        rounds = 1 if quick else ROUNDS
+        for turn in range(rounds):
             for place, one in enumerate(contenders):
                 one.rates.append(_rate(one.plan))
-                progress.tell(turn * len(contenders) + place + 1, len(contenders) * ROUNDS, one.name)
+                progress.tell(turn * len(contenders) + place + 1, len(contenders) * rounds, one.name)
     finally:
         ray.shutdown()
     for one in contenders:
