@@ -175,6 +175,9 @@ def plan(
     context.exit(INFEASIBLE if made.verdict == "infeasible" else DIFFERS if differs else 0)
 
 
+flowrl.add_command(rehearse)
+
+
 @flowrl.command()
 @click.argument("file", metavar="FILE|PLAN", type=click.Path(path_type=Path))
 @cluster_option
@@ -352,7 +355,6 @@ def explain_key(context: click.Context, voice: Voice, what: str) -> None:
     voice.data(as_json([key.record() for key in keys]) if voice.json else key_lines(keys, voice.width))
 
 
-flowrl.add_command(rehearse)
 flowrl.add_command(diff)
 flowrl.add_command(why_not)
 flowrl.add_command(sweep)

@@ -37,7 +37,9 @@ def homes(stage: StagePlan) -> dict[str, str]:
 
 
 def seconds(stage: StagePlan, op: str) -> float:
-    return stage.estimate.durations[f"run {op}"]
+    """Of its run, or of its session and all that is taken of it."""
+    of_op = {i.id for i in stage.programs.instructions if i.op == op and i.firings == 1}
+    return sum(took for id, took in stage.estimate.durations.items() if id in of_op or id == f"run {op}")
 
 
 def span(stage: StagePlan, op: str) -> tuple[float, float]:

@@ -140,7 +140,7 @@ def test_python_and_yaml_are_one_flow(tmp_path: Path) -> None:
 
 def test_a_run_refuses_what_is_not_built_before_it_starts(tmp_path: Path) -> None:
     with pytest.raises(FlowError, match="FR0801") as refused:
-        api.run(EXAMPLES / "quickstart.yaml", sets=["stages.1.schedule.max_lag=1"], runs=tmp_path / "runs")
+        api.run(EXAMPLES / "quickstart.yaml", sets=["stages.1.run.loggers=[wandb]"], runs=tmp_path / "runs")
     assert len(refused.value.diagnostics) == 1
     assert not (tmp_path / "runs").exists()
 

@@ -48,7 +48,7 @@ edges:
   - reward.score, reference.log_probs, critic.values, actor_train.log_probs -> advantage.estimate
   - advantage.estimate -> actor_train.update, critic.update
   - actor_train => actor_infer
-step: {prompts: 64, samples_per_prompt: 8}
+step: {prompts: 256, samples_per_prompt: 8}
 run: {steps: 40}
 placement: colocated
 """
@@ -146,8 +146,8 @@ def test_break_even_is_where_the_saved_seconds_are_more(file: Path) -> None:
     assert stage.value(BREAK_EVEN) == even
     assert f"worth it if more than {even} of the run's 400 steps are left" in api.render_replan(found)
     check_sums(found)
-    short = move(file, "8xH100-80G", "2x8xH200", "run.steps=10")
-    assert f"moving pays only after {even} steps, and run.steps is 10" in api.render_replan(short)
+    short = move(file, "8xH100-80G", "2x8xH200", "run.steps=5")
+    assert f"moving pays only after {even} steps, and run.steps is 5" in api.render_replan(short)
 
 
 def test_other_devices_take_a_checkpoint(file: Path) -> None:

@@ -313,6 +313,6 @@ def test_a_partial_rollout_does_not_wait_for_its_tail() -> None:
     late = GRPO + "schedule: {max_lag: 1}\n"
     whole = told_text(late)
     carried = told_text(late.replace("max_lag: 1}", "max_lag: 1, partial_rollout: true}"))
-    decode = {line.what: line.value for line in lines_of(carried)["run actor_infer.generate"]}
+    decode = {line.what: line.value for line in lines_of(carried)["take actor_infer.generate 1/1"]}
     before = {line.what: line.value for line in lines_of(whole)["run actor_infer.generate"]}
     assert 0 < decode["decode, tail carried over"] < before["decode"]
