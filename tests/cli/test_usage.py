@@ -28,7 +28,9 @@ def test_help_lists_commands_in_the_order_of_a_flows_life(capsys: pytest.Capture
     assert call("--help") == 0
     lines = capsys.readouterr().out.partition("Commands:")[2].split("\n")
     names = [line.split()[0] for line in lines if line.strip()]
-    commands = "init check plan rehearse run resume export expand show explain diff why-not sweep profile calibrate schema"
+    commands = (
+        "init check plan rehearse run resume export expand show explain diff why-not sweep profile calibrate schema"
+    )
     assert names == commands.split()
 
 
