@@ -90,6 +90,10 @@ def retype(draft: Draft, tree: Any) -> None:
     parent[key] = draft.random.choice(wrapped) if draft.random.random() < 0.4 else draft.odd_value()
 
 
+MOST_HALVED = 10**300
+"""Above it half of a whole number is no float."""
+
+
 def nudge(draft: Draft, tree: Any) -> None:
     """A number by a near or a far one: what a type allows and the arithmetic may not."""
     place = pick(draft, tree, lambda place: _is_number(place[0][place[1]]))
@@ -97,7 +101,8 @@ def nudge(draft: Draft, tree: Any) -> None:
         return retype(draft, tree)
     parent, key = place
     value = parent[key]
-    changed = (value + 1, value - 1, -value, value * 2, value * 3, value * 10**6, value * 10**12, value / 2, value // 2)
+    half = value / 2 if abs(value) < MOST_HALVED else value // 2
+    changed = (value + 1, value - 1, -value, value * 2, value * 3, value * 10**6, value * 10**12, half, value // 2)
     parent[key] = draft.random.choice(changed)
     return None
 

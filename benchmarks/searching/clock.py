@@ -33,7 +33,9 @@ class Clock:
         parts = tuple(block.roles for block in blocks)
         found = self._circles.get(parts)
         if found is None:
-            found = self._circles[parts] = circles(emit(_whole(self.graph), self._pools(parts), StageRun(steps=2)))
+            found = self._circles[parts] = circles(
+                emit(whole_responses(self.graph), self._pools(parts), StageRun(steps=2))
+            )
         total = self._host(parts, found)
         for block in blocks:
             for role in block.roles:
@@ -132,7 +134,7 @@ class Clock:
         return sent, received
 
 
-def _whole(graph: Graph) -> Graph:
+def whole_responses(graph: Graph) -> Graph:
     """With responses that end in their step. A session that goes on from step to step is one lane's work still: its
     pause, weights, resumption and only take stand where the call and its weights stood."""
     return structs.replace(graph, schedule=structs.replace(graph.schedule, partial_rollout=False))

@@ -153,7 +153,7 @@ class Standin:
 
 
 def with_standin(monkeypatch: pytest.MonkeyPatch, setup: RankSetup, engine: Standin) -> VllmGenerator:
-    monkeypatch.setattr(backend, "_start_engine", lambda *_: engine)
+    monkeypatch.setattr(backend, "start_engine", lambda *_: engine)
     return VllmGenerator(setup)
 
 

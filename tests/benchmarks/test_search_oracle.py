@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.searching.blocks import homes, set_partitions
 from benchmarks.searching.circles import circles
+from benchmarks.searching.clock import whole_responses
 from benchmarks.searching.instances import Menu, instance, shapes
 from benchmarks.searching.optimum import checked
 from benchmarks.searching.oracle import Oracle, allocated
@@ -82,7 +83,7 @@ def test_circles_that_are_kept_bind_whatever_the_seconds(number: int) -> None:
         for own in parts
     ]
     host = Pool(name="host", devices=(), device="host", roles=away, slots=max(2, len(away)))
-    program = emit(given.graph, [*pools, host], StageRun(steps=2))
+    program = emit(whole_responses(given.graph), [*pools, host], StageRun(steps=2))
     found = circles(program)
     by_part = {part: draw.choice((0.0, draw.random(), 5 * draw.random())) for part in found.parts}
     by_part |= {part: 0.0 for part in found.parts if part.kind in ("load", "cache", "offload")}
