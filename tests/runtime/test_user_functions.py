@@ -62,7 +62,7 @@ def test_the_run_goes_on(tmp_path: Path, policy: str) -> None:
     (tmp_path / "rewards.py").write_text(REWARDS)
     (tmp_path / "flow.yaml").write_text(FLOW.replace("POLICY", policy))
     plan = compile_spec(load(tmp_path / "flow.yaml", ()))
-    before = len(os.listdir("/proc/self/fd"))
+    before, others = len(os.listdir("/proc/self/fd")), set(children(os.getpid()))
     quiet = SessionOptions(progress=False, threads=1)
     options = RehearsalOptions(Small(steps=3), INLINE, tmp_path / "runs", check=preflight, session=quiet)
     made = rehearse(plan, options)
@@ -72,5 +72,5 @@ def test_the_run_goes_on(tmp_path: Path, policy: str) -> None:
     assert lines[1]["reward.restarts"] >= 3
     ledger = {line["step"]: line["samples"] for line in lines_of(made.folder / "ledger.jsonl")}
     assert [ledger.get(step, 0) for step in (1, 2, 3)] == ([8, 8, 8] if policy == "default" else [6, 0, 6])
-    assert children(os.getpid()) == []
+    assert set(children(os.getpid())) <= others
     assert len(os.listdir("/proc/self/fd")) <= before + 1
