@@ -21,8 +21,9 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.facts import microbatch, page, phases, rank, rules, sync, times, tracker, verdicts  # noqa: E402
+from benchmarks.facts import microbatch, page, phases, rank, sync, times, tracker, verdicts  # noqa: E402
 from benchmarks.facts.refit import PROFILE_FILE, write_constants  # noqa: E402
+from benchmarks.facts.rules_told import RULES  # noqa: E402
 from benchmarks.facts.section import DATA, Facts, Section  # noqa: E402
 from benchmarks.facts.table import WIDTH, step_times, text_of  # noqa: E402
 from flowrl.machine.profile import PROFILE  # noqa: E402
@@ -70,7 +71,7 @@ def main() -> None:
     if options.json:
         whole = {
             "sections": {each.name: {"rows": each.rows, "excluded": each.excluded} for each in made},
-            "rules": dict(rules.RULES),
+            "rules": dict(RULES),
             "summary": {each.name: each.summary for each in made},
         }
         print(json.dumps(whole, indent=1))  # noqa: T201
@@ -81,7 +82,7 @@ def main() -> None:
 def _text(section: Section) -> str:
     if section.name != "step times":
         return text_of(section)
-    told = "\n".join(f"rule of {name}: {rule}" for name, rule in rules.RULES.items())
+    told = "\n".join(f"rule of {name}: {rule}" for name, rule in RULES.items())
     return text_of(
         Section(
             section.name, section.rows, section.excluded, section.summary, f"{_wrap(told)}\n{step_times(section.rows)}"

@@ -12,11 +12,9 @@ Progress goes to stderr.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -24,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.searching.outcome import Outcome  # noqa: E402
+from benchmarks.searching.outcome import Outcome, run_sections  # noqa: E402
 
 SECTIONS: Mapping[str, str] = {
     "dispatch": "dispatch",
@@ -44,19 +42,11 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a few steps of each: for a first look")
     parser.add_argument("--peers", type=Path, help="where the environments of TRL and verl are (README.md)")
     options = parser.parse_args()
-    outcomes: list[Outcome] = []
+    sections: dict[str, Callable[[], Outcome]] = {}
     for name in [name for name in SECTIONS if name in (options.section or SECTIONS)]:
-        section: Callable[..., Outcome] = import_module(f"benchmarks.running.{SECTIONS[name]}").section
-        start = time.monotonic()
-        outcome = section(quick=options.quick, **({"peers": options.peers} if name == "peers" else {}))
-        outcome.seconds, outcome.clock = time.monotonic() - start, "s"
-        outcomes.append(outcome)
-        if not options.json:
-            sys.stdout.write(f"{outcome.text}\n\n")
-            sys.stdout.flush()
-    if options.json:
-        sys.stdout.write(json.dumps({"sections": [asdict(each) for each in outcomes]}, indent=1) + "\n")
-    return 0 if all(each.holds for each in outcomes) else 1
+        given = {"quick": options.quick} | ({"peers": options.peers} if name == "peers" else {})
+        sections[name] = partial(import_module(f"benchmarks.running.{SECTIONS[name]}").section, **given)
+    return run_sections(sections, as_json=options.json, is_wall=True)
 
 
 if __name__ == "__main__":

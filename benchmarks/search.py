@@ -11,11 +11,9 @@ One core, seconds of the processor. Progress goes to stderr.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -23,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from benchmarks.searching.outcome import Outcome  # noqa: E402
+from benchmarks.searching.outcome import run_sections  # noqa: E402
 
 SECTIONS: Mapping[str, str] = {
     "oracle": "optimum",
@@ -45,19 +43,11 @@ def main() -> int:
     parser.add_argument("--case", action="append", default=[], help="of the oracle: only this instance, SEED-NUMBER")
     options = parser.parse_args()
     names = ["oracle"] if options.case else [name for name in SECTIONS if name in (options.section or SECTIONS)]
-    outcomes: list[Outcome] = []
-    for name in names:
-        section: Callable[..., Outcome] = import_module(f"benchmarks.searching.{SECTIONS[name]}").section
-        start = time.process_time()
-        outcome = section(quick=options.quick, **({"cases": tuple(options.case)} if options.case else {}))
-        outcome.seconds = time.process_time() - start
-        outcomes.append(outcome)
-        if not options.json:
-            sys.stdout.write(f"{outcome.text}\n\n")
-            sys.stdout.flush()
-    if options.json:
-        sys.stdout.write(json.dumps({"sections": [asdict(each) for each in outcomes]}, indent=1) + "\n")
-    return 0 if all(each.holds for each in outcomes) else 1
+    given = {"quick": options.quick} | ({"cases": tuple(options.case)} if options.case else {})
+    sections = {
+        name: partial(import_module(f"benchmarks.searching.{SECTIONS[name]}").section, **given) for name in names
+    }
+    return run_sections(sections, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -106,18 +106,10 @@ class Pool:
         return task, Verdict(seconds=PATIENCE_SECONDS, failures=[failure])
 
 
-TIMED_AGAIN = 2
-"""What else runs on a core makes its seconds longer: the least of three are those of the mutant."""
-
-
 def _work(connection: Connection, folder: Path, seed: int, seeds: tuple[Seed, ...]) -> None:
     """The loop of a worker: mutants in, verdicts out."""
     limit_process()
     while True:
         subject, plans = connection.recv()
         made = mutant(subject, seed, seeds) if isinstance(subject, int) else subject
-        verdict = judge(made, folder, plans)
-        for _ in range(TIMED_AGAIN):
-            if any(failure.kind == "hang" for failure in verdict.failures):
-                verdict = judge(made, folder, plans)
-        connection.send(verdict)
+        connection.send(judge(made, folder, plans))

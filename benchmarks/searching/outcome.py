@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 _EVERY_SECONDS = 2.0
@@ -59,3 +61,20 @@ class Progress:
             self._told = now
             sys.stderr.write(f"{self.what}: {done} of {of}{f', {more}' if more else ''}\n")
             sys.stderr.flush()
+
+
+def run_sections(sections: Mapping[str, Callable[[], Outcome]], *, as_json: bool, is_wall: bool = False) -> int:
+    """Run them in order and print each as it ends, or all as JSON; the exit status. `is_wall`: time by the wall."""
+    clock, outcomes = time.monotonic if is_wall else time.process_time, list[Outcome]()
+    for section in sections.values():
+        start = clock()
+        outcome = section()
+        outcome.seconds = clock() - start
+        outcome.clock = "s" if is_wall else outcome.clock
+        outcomes.append(outcome)
+        if not as_json:
+            sys.stdout.write(f"{outcome.text}\n\n")
+            sys.stdout.flush()
+    if as_json:
+        sys.stdout.write(json.dumps({"sections": [asdict(each) for each in outcomes]}, indent=1) + "\n")
+    return 0 if all(each.holds for each in outcomes) else 1

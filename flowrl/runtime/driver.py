@@ -96,11 +96,6 @@ class Driver:
         self.spans: deque[TraceSpan] = deque(maxlen=TRACE_SPANS)
 
     @property
-    def whole_step(self) -> int:
-        """The last step of which everything has completed."""
-        return self._whole
-
-    @property
     def records(self) -> int:
         """Records held now: this does not grow with the steps."""
         return len(self._state.records)

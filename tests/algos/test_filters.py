@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,8 @@ PROMPTS = np.asarray([3, 3, 3, 5, 5, 5, 8, 8, 8], dtype=np.int64)
 REWARDS = np.asarray([0, 0, 0, 1, 0, 1, 1, 1, 1], dtype=np.float64)
 
 
-def _kept(values: np.ndarray, prompts: np.ndarray = PROMPTS, **keys: object) -> list[bool]:
-    return kept(np.asarray(values, dtype=np.float64), prompts, FilterParams(**keys)).tolist()  # type: ignore[arg-type]
+def _kept(values: np.ndarray, prompts: np.ndarray = PROMPTS, **keys: Any) -> list[bool]:
+    return kept(np.asarray(values, dtype=np.float64), prompts, FilterParams(**keys)).tolist()
 
 
 def test_dynamic_sampling_keeps_the_groups_that_are_right_and_wrong() -> None:

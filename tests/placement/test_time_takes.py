@@ -16,6 +16,15 @@ from tests.placement.test_time_decode import ENGINE, SHAPE, drawn
 
 PROMPT = 100.0
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
+BATCHES = [
+    (500, 1000, 0.7, 64, 1000, 1),
+    (500, 1000, 0.7, 128, 1000, 8),
+    (200, 2000, 1.1, 64, 1000, 1),
+    (500, 4096, 0.7, 256, 96, 4),
+    (300, 4096, 1.0, 128, 96, 1),
+    (800, 1000, 0.7, 384, 64, 8),
+]
+"""Mean, longest and spread of lengths, rows, most at once, samples a prompt."""
 
 
 def simulated(rng: random.Random, lengths: list[float], rows: int, most: int, samples: int) -> list[float]:
@@ -40,14 +49,7 @@ def simulated(rng: random.Random, lengths: list[float], rows: int, most: int, sa
 
 @pytest.mark.parametrize(
     ("mean", "longest", "spread", "rows", "most", "samples"),
-    [
-        (500, 1000, 0.7, 64, 1000, 1),
-        (500, 1000, 0.7, 128, 1000, 8),
-        (200, 2000, 1.1, 64, 1000, 1),
-        (500, 4096, 0.7, 256, 96, 4),
-        (300, 4096, 1.0, 128, 96, 1),
-        (800, 1000, 0.7, 384, 64, 8),
-    ],
+    BATCHES,
 )
 def test_the_first_prompts_are_done_when_a_simulation_says(
     mean: float, longest: int, spread: float, rows: int, most: int, samples: int
@@ -99,15 +101,7 @@ def tokens_by_quarter(rng: random.Random, lengths: list[float], rows: int, most:
 
 @pytest.mark.parametrize(
     ("mean", "longest", "spread", "rows", "most", "samples"),
-    [
-        (500, 1000, 0.7, 64, 1000, 1),
-        (500, 1000, 0.7, 128, 1000, 8),
-        (200, 2000, 1.1, 64, 1000, 1),
-        (500, 4096, 0.7, 256, 96, 4),
-        (300, 4096, 1.0, 128, 96, 1),
-        (800, 1000, 0.7, 384, 64, 8),
-        (300, 4096, 1.0, 512, 32, 1),
-    ],
+    [*BATCHES, (300, 4096, 1.0, 512, 32, 1)],
 )
 def test_the_tokens_of_a_part_are_those_that_a_simulation_counts(
     mean: float, longest: int, spread: float, rows: int, most: int, samples: int

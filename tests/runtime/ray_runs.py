@@ -79,7 +79,7 @@ def run_on(
     return run(plan, RunOptions(runs=runs, name=name, launcher=name.split("-")[0], session=session)).folder
 
 
-def untimed(folder: Path, name: str) -> list[dict[str, object]]:
+def untimed(folder: Path, name: str) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in (folder / name).read_text().splitlines()]
     return [{key: value for key, value in line.items() if key not in TIMING} for line in lines]
 

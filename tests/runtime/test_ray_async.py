@@ -73,7 +73,7 @@ def test_a_run_at_a_lag_goes_on_as_if_nothing_had_been(
     resume(folder, session=session)
     for name in ("metrics.jsonl", "ledger.jsonl", "samples.jsonl"):
         assert untimed(folder, name) == untimed(whole, name)
-    lags = [entry["version"] - entry["made_with"] for entry in untimed(folder, "ledger.jsonl")]  # type: ignore[operator]
+    lags = [entry["version"] - entry["made_with"] for entry in untimed(folder, "ledger.jsonl")]
     assert lags == [0, 1, 2, 2, 2, 2, 2]
     assert leftovers() == []
 
@@ -95,10 +95,10 @@ def test_a_real_engine_goes_on_under_newer_weights(tmp_path: Path) -> None:
     schedule = "schedule={max_lag: 2, partial_rollout: true}"
     folder = run_async(tmp_path, schedule, "roles.actor_infer.backend=vllm", "run.steps=8", launcher="ray")
     ledger = untimed(folder, "ledger.jsonl")
-    runs = [run for line in ledger for run in line["prompts"]]  # type: ignore[attr-defined]
+    runs = [run for line in ledger for run in line["prompts"]]
     assert sorted(prompt for start, stop in runs for prompt in range(start, stop)) == list(range(32))
-    assert all(line["version"] - line["made_with"] <= 2 for line in ledger)  # type: ignore[operator]
-    for line in [line for line in untimed(folder, "metrics.jsonl") if line["step"] <= 8]:  # type: ignore[operator]
+    assert all(line["version"] - line["made_with"] <= 2 for line in ledger)
+    for line in [line for line in untimed(folder, "metrics.jsonl") if line["step"] <= 8]:
         difference = line["actor_train.rollout_log_prob_diff_max"]
         assert isinstance(difference, float)
         assert (difference < 1e-4) is (line["lag_max"] == 0), line["step"]

@@ -149,7 +149,7 @@ def _dies_between_takes(marks: Path) -> MakeRank:
             (marks.parent / "pid").write_text(str(os.getpid()))
         if setup.role.name != "reward":
             return rank
-        call = rank.call  # type: ignore[attr-defined]
+        call = rank.call
 
         def strike(*arguments: Any) -> object:
             if not marks.exists():
@@ -157,7 +157,7 @@ def _dies_between_takes(marks: Path) -> MakeRank:
                 os.kill(int((marks.parent / "pid").read_text()), signal.SIGKILL)
             return call(*arguments)
 
-        rank.call = strike  # type: ignore[attr-defined]
+        rank.call = strike
         return rank
 
     return make

@@ -74,7 +74,7 @@ def test_retry(tmp_path: Path) -> None:
     found = run_on(plan_of("retry"), tmp_path, "ray", hanging(tmp_path / "flag"))
     assert untimed(found, "ledger.jsonl") == untimed(whole, "ledger.jsonl")
     assert untimed(found, "samples.jsonl") == untimed(whole, "samples.jsonl")
-    assert SCORED in untimed(found, "faults.jsonl")[0]["reason"]  # type: ignore[operator]
+    assert SCORED in untimed(found, "faults.jsonl")[0]["reason"]
 
 
 def test_drop(tmp_path: Path) -> None:
@@ -82,8 +82,8 @@ def test_drop(tmp_path: Path) -> None:
     trained = {line["step"]: line["samples"] for line in untimed(found, "ledger.jsonl")}
     metrics = {line["step"]: line for line in untimed(found, "metrics.jsonl")}
     assert (trained[1], trained[3]) == (12, 12)
-    assert trained.get(2, 0) == 12 - 3 * metrics[2]["reward.dropped_groups"]  # type: ignore[operator]
-    assert metrics[2]["reward.dropped_groups"] > 0  # type: ignore[operator]
+    assert trained.get(2, 0) == 12 - 3 * metrics[2]["reward.dropped_groups"]
+    assert metrics[2]["reward.dropped_groups"] > 0
 
 
 def test_abort(tmp_path: Path) -> None:

@@ -49,6 +49,9 @@ MOST_CLIMBED = 10_000
 """Looks for a climb by bounds."""
 MOST_MOVED = 6_000
 """Looks for local moves from placements that are known."""
+FEW_DEVICES, MOST_MOVED_ON_FEW, ROLES_ON_FEW = 8, 2_000, 5
+"""On so few devices a look at a move takes three times as long as one of branch and bound, which proves most of them
+out by itself; with more roles than these each look takes longer, and so many fewer are had."""
 WORTH_MOVING = 0.15
 """Of the best, what may be gained for all of them; where less may, in proportion fewer."""
 MOST_APART = 6
@@ -141,9 +144,18 @@ class _Search:
                 self._climb(ground)
                 self._look_nearby(ground)
             is_small = all(room <= EVERY_SIZE for room in ground.room.values())
-            ends = (looks(MOST_LOOKED_OF_SMALL), None) if is_small else (looks(MOST_LOOKED), looks(MOST_LOOKED // 2))
+            share = min(1.0, ROLES_ON_FEW / len(self.ways.roles)) if self._is_few(ground) else 1.0
+            ends = (
+                (looks(round(share * MOST_LOOKED_OF_SMALL)), None)
+                if is_small
+                else (looks(MOST_LOOKED), looks(MOST_LOOKED // 2))
+            )
             self.open_bound = branch.run(*ends)
             self._refine(ground)
+
+    @staticmethod
+    def _is_few(ground: Ground) -> bool:
+        return sum(ground.room.values()) <= FEW_DEVICES
 
     def _refine(self, ground: Ground) -> None:
         """Sizes around those of the best, where these were thinned."""
@@ -183,7 +195,8 @@ class _Search:
         for parts, sizes in ways:
             self.settler.settle_quickly(parts, sizes, self.settler.score, (MOST_NODES_CLIMBED, 0))
         gain = min(1.0, (self.settler.score[0] / self.open_bound - 1.0) / WORTH_MOVING) if self.open_bound > 0 else 1.0
-        end = ground.count.looked_at + self.settler.leaves.looks(round(gain * MOST_MOVED))
+        most = MOST_MOVED_ON_FEW if self._is_few(ground) else MOST_MOVED
+        end = ground.count.looked_at + self.settler.leaves.looks(round(gain * most))
         Nearby(ground, self.settler, Climb(ground, end), end).run(ways)
 
     def _ground(self) -> Ground:
