@@ -3,8 +3,9 @@
 Takes a graph at any stage (names must fit), gives counts. A *sample space* is what one call of generate opens: the
 prompts of the step with `samples_per_prompt` samples each; generators of one interaction share theirs; without a
 generator it is the data set's own rows (pairs have two a prompt). A filter that drops takes its rows from everything
-below it and from every update of its space, as `when_stale: drop` takes old samples from the updates; with
-`step.refill` exactly `step.prompts` prompts stay in the end.
+below it and from every update of its space, as `when_stale: drop` takes old samples from the updates. With
+`step.refill` data, generation and all else that a dropping filter decides by are a *round*, which is run again until
+exactly `step.prompts` prompts are left; everything else on those prompts works on what is left.
 """
 
 from __future__ import annotations
@@ -80,6 +81,9 @@ class Rows:
         """Each dropping filter and the ops below it."""
         self._ageing = _ageing(graph)
         self._feeding = {f.id: reachable([f.id], [(b, a) for a, b in pairs]) - {f.id} for f in dropping}
+        self.round = frozenset[str]() if graph.step.refill is None else self._round(pairs, dropping)
+        """Ops that are run again while too few prompts are left (`step.refill`): the filters that drop, and all that
+        these decide by."""
         masking = [op for op in graph.ops if isinstance(op.params, FilterParams) and op not in dropping]
         self._masked = {f.id: reachable([f.id], pairs) - {f.id} for f in masking}
 
@@ -133,9 +137,18 @@ class Rows:
         """The data sets whose prompts the rows of `op` belong to."""
         return self._sets[op.id]
 
+    def _round(self, pairs: Iterable[tuple[str, str]], dropping: Iterable[Op]) -> frozenset[str]:
+        back = [(target, source) for source, target in pairs]
+        back += [(op.id, i.source) for op in self._ops.values() for i in op.inputs if i.source in self._ops]
+        for edge in self.graph.declared:
+            if edge.kind is EdgeKind.INTERACTION:
+                back += [(edge.source, edge.target), (edge.target, edge.source)]
+        starts = [op.id for op in dropping if op.id in self._stepwise]
+        return reachable(starts, back) & self._ops.keys()
+
     def filters(self, op: Op) -> tuple[Op, ...]:
         """The dropping filters whose rows `op` does not see, upstream first: those above it, and for an update all of
-        its space."""
+        its space. With refill those of all its prompts, if it is no part of a round."""
         return self._deciding(op, self._below)
 
     def governing(self, op: Op) -> tuple[Op, ...]:
@@ -145,7 +158,11 @@ class Rows:
     def _deciding(self, op: Op, below: Mapping[str, frozenset[str]]) -> tuple[Op, ...]:
         if not below:
             return ()
-        found = [id for id in below if op.id in below[id] or (op.method == "update" and self._shares(id, op))]
+        found = [
+            id
+            for id in below
+            if op.id in below[id] or (op.method == "update" and self._shares(id, op)) or self._after_rounds(id, op)
+        ]
         found.sort(key=lambda id: (sum(id in each for each in below.values()), id))
         return tuple(self._ops[id] for id in found)
 
@@ -203,12 +220,22 @@ class Rows:
         """Whether the filter works in the op's space."""
         return id != op.id and bool(self._spaces[id] & self._spaces[op.id])
 
+    def _after_rounds(self, id: str, op: Op) -> bool:
+        """Whether the op works on what the rounds have left of prompts that the filter decides on."""
+        return id in self.round and op.id not in self.round and self._on_prompts_of(id, op)
+
+    def _on_prompts_of(self, id: str, op: Op) -> bool:
+        return not self.whole_set(op) and bool(self._sets[id] & self._sets[op.id])
+
     def _touches(self, op: Op) -> tuple[str, ...]:
-        """The filters that drop rows of the op's space, or rows made of the op's."""
+        """The filters that drop rows of the op's space, or rows made of the op's; with refill all of its prompts."""
         return tuple(
             id
             for id in self._below
-            if id == op.id or self._shares(id, op) or op.id in self._feeding[id] | self._below[id]
+            if id == op.id
+            or self._shares(id, op)
+            or op.id in self._feeding[id] | self._below[id]
+            or self._after_rounds(id, op)
         )
 
     def _reads_pairs(self, op: Op) -> bool:

@@ -16,8 +16,10 @@ from flowrl.compiler.emit.instructions import Draft, by_op, role_of_end
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import EdgeKind, Graph
 from flowrl.graph.interactions import interactions
+from flowrl.graph.rows import rows_of
 from flowrl.program.phases import PHASES, Phase
 from flowrl.program.program import Instruction, InstructionKind
+from flowrl.program.rounds import last_ops
 
 _MINOR = (
     InstructionKind.RECEIVE_WEIGHTS,
@@ -41,7 +43,8 @@ def in_order(drafts: Sequence[Draft], graph: Graph) -> tuple[Draft, ...]:
 
     digraph: nx.DiGraph[str] = nx.DiGraph()
     digraph.add_nodes_from(members)
-    digraph.add_edges_from((head[a], head[b]) for a, b in [*_data_arcs(drafts, graph), *_role_arcs(drafts)])
+    arcs = [*_data_arcs(drafts, graph), *_role_arcs(drafts), *_round_arcs(drafts, graph)]
+    digraph.add_edges_from((head[a], head[b]) for a, b in arcs)
     try:
         order = nx.lexicographical_topological_sort(digraph, key=key)
         return tuple(by_id[id] for first in order for id in members[first])
@@ -93,6 +96,21 @@ def _role_arcs(drafts: Sequence[Draft]) -> list[Arc]:
         for send in (i for i in own if i.kind is InstructionKind.SEND_WEIGHTS):
             arcs.extend(_around(send, groups))
     return arcs
+
+
+def _round_arcs(drafts: Sequence[Draft], graph: Graph) -> list[Arc]:
+    """With refill everything that no round needs comes after the rounds: some of it waits for their end, and nothing
+    of a round may stand behind that."""
+    own = rows_of(graph).round
+    roles = {graph.op(op).role for op in own}
+    ends = [d.instruction.id for d in drafts if d.instruction.op in last_ops(graph)] if own else []
+    after = [
+        d.instruction.id
+        for d in drafts
+        if d.instruction.op not in own
+        and not (d.instruction.kind is InstructionKind.RECEIVE_WEIGHTS and d.instruction.role in roles)
+    ]
+    return [(end, each) for end in ends for each in after]
 
 
 def _around(send: Instruction, groups: Sequence[Sequence[Instruction]]) -> list[Arc]:

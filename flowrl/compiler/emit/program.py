@@ -16,6 +16,7 @@ from flowrl.compiler.emit.instructions import Draft, drafts
 from flowrl.compiler.emit.ledger import check_ledger
 from flowrl.compiler.emit.order import in_order
 from flowrl.compiler.emit.residency import staged_roles, with_residency
+from flowrl.compiler.emit.rounds import hold_rounds
 from flowrl.compiler.emit.sessions import Parts, most_parts, with_sessions
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Graph
@@ -45,6 +46,7 @@ def emit(
     ordered = in_order(drafts(graph, pools, run), graph)
     streams = _streams(ordered, pools, staged_roles(memory))
     channels = channels_between(graph, ordered)
+    channels = (*channels, *hold_rounds(graph, streams, channels))
     program = _in_parts(graph, streams, (*channels, *join_apart(streams, channels)), parts or most_parts(graph))
     check(program)
     if memory:

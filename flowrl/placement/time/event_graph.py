@@ -23,9 +23,11 @@ from flowrl.compiler.emit.residency import with_residency
 from flowrl.graph.graph import Edge, Graph
 from flowrl.graph.interactions import interactions
 from flowrl.graph.once import once
+from flowrl.graph.rows import rows_of
 from flowrl.placement.cost.placed import HOST, needs_devices
 from flowrl.plan.plan import Layout, Pool, RolePlacement, StageRun
-from flowrl.program.program import MOVES, Channel, ChannelKind, Instruction, InstructionKind
+from flowrl.program.program import MOVES, Channel, ChannelKind, Instruction, InstructionKind, Stream
+from flowrl.program.rounds import holds, last_ops
 
 FREE = -1
 """The pool of a role that is not placed yet: its own ops follow one another, and it holds nobody up."""
@@ -102,6 +104,11 @@ class EventGraph:
         }
         own = [arc for lane in self._lanes.values() for arc in _lane_arcs(lane)]
         given = (*own, *_channel_arcs(channels_between(graph, ordered), node_of))
+        on_host = tuple(i for i in instructions if i.role not in self.roles)
+        held = holds(graph, [Stream(pool=HOST, instructions=on_host, slots=2)])
+        given += tuple(Wait(node_of[each.source], node_of[each.target], True, each.tokens) for each in held)
+        self._round, last = rows_of(graph).round, last_ops(graph)
+        self._ends = [at for at, node in enumerate(self.nodes) if set(last) & set(node.ops)]
         self._arcs = _reduced(_once(given), len(self.nodes))
         self._laid: dict[tuple[Spot, ...], Laid] = {}
 
@@ -117,7 +124,8 @@ class EventGraph:
         for pool in dict.fromkeys(home.pool for home in homes if home.pool != FREE):
             lane = self._lane({role: home for role, home in zip(self.roles, homes, strict=True) if home.pool == pool})
             arcs += lane
-            loads.append((tuple(each.source for each in lane), tuple(move for each in lane for move in each.moves)))
+            own = [arc for arc in lane if arc.source not in self._ends]
+            loads.append((tuple(each.source for each in own), tuple(move for each in own for move in each.moves)))
         forward = sorted((arc for arc in arcs if arc.tokens == 0), key=lambda arc: arc.source)
         return Laid(tuple(forward), tuple(arc for arc in arcs if arc.tokens), tuple(loads))
 
@@ -141,7 +149,18 @@ class EventGraph:
                 source, moves = place[i.id], Moves()
             elif i.every_steps == 1:
                 moves = (*moves, (self.roles.index(i.role), i.kind))
-        return [*found, Wait(source, place[stream[start].id], True, 1, moves)]
+        lane = [*found, Wait(source, place[stream[start].id], True, 1, moves)]
+        return [*lane, *self._held(lane)]
+
+    def _held(self, lane: Sequence[Wait]) -> Iterator[Wait]:
+        """What stands behind a round of refill in the lane, moves before it too, waits for the end of the last one."""
+        behind = [arc for arc in lane if self._in_round(arc.source)][-1:]
+        for arc in behind:
+            if not self._in_round(arc.target):
+                yield from (replace(arc, source=end) for end in self._ends)
+
+    def _in_round(self, node: int) -> bool:
+        return not self._round.isdisjoint(self.nodes[node].ops)
 
 
 @once
