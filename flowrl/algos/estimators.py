@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from flowrl.algos.kl import KL
+from flowrl.algos.pairs import best_and_worst
 from flowrl.algos.ragged import dense, group_mean, group_std, group_sum, masked_sum, whiten
 from flowrl.graph.params import EstimateParams
 
@@ -41,6 +42,8 @@ class Samples:
 
 
 Estimates = dict[str, Tensor]
+"""By column: float32 [rows, tokens], or [rows] for a column of a sample. `keep`, bool [rows], is no column: where it is
+given, rows without it leave the step."""
 Estimator = Callable[[Samples, EstimateParams], Estimates]
 
 
@@ -104,6 +107,26 @@ def opo(samples: Samples, params: EstimateParams) -> Estimates:
     return _spread(_normalised(rewards - weighted[groups], groups, count, params), samples)
 
 
+def raft(samples: Samples, params: EstimateParams) -> Estimates:
+    """1 for the best of each group, the first of equals, and 0 for the others: with the loss `reinforce` or `ppo` on
+    policy the gradient of supervised training on the best (RAFT, Dong et al. 2023, algorithm 1)."""
+    rewards = sample_rewards(samples)
+    groups, count = dense(samples.prompts)
+    highest = rewards.new_full((count,), -torch.inf).scatter_reduce(0, groups, rewards, "amax")
+    places = torch.arange(len(rewards), device=rewards.device)
+    is_best = rewards == highest[groups]
+    first = torch.full((count,), len(rewards), device=rewards.device)
+    first = first.scatter_reduce(0, groups, torch.where(is_best, places, len(rewards)), "amin")
+    return _spread((places == first[groups]).to(rewards.dtype), samples)
+
+
+def best_worst(samples: Samples, params: EstimateParams) -> Estimates:
+    """`pair_sign`, float32 [rows]: 1 for the best and -1 for the worst of each group, which are all that is kept
+    (pairs.best_and_worst)."""
+    signs, picked = best_and_worst(sample_rewards(samples), samples.prompts)
+    return {"pair_sign": signs, "keep": picked}
+
+
 def reinforce_pp_baseline(samples: Samples, params: EstimateParams) -> Estimates:
     """r_i less the mean of the group, whitened over the tokens of the batch (Hu et al. 2025, REINFORCE++)."""
     rewards = sample_rewards(samples)
@@ -151,9 +174,10 @@ def gae(samples: Samples, params: EstimateParams) -> Estimates:
 
 
 def reverse_kl(samples: Samples, params: EstimateParams) -> Estimates:
-    """log ref - log old of each token: minimises KL(policy || reference) on sampled tokens (on-policy distillation,
-    Agarwal et al. 2024; Gu et al. 2024)."""
-    return {"advantages": _tokens(samples.ref_log_probs, samples) - _tokens(samples.old_log_probs, samples)}
+    """coef x (log ref - log old) of each token: minimises KL(policy || reference) on sampled tokens (on-policy
+    distillation, Agarwal et al. 2024; Gu et al. 2024)."""
+    difference = _tokens(samples.ref_log_probs, samples) - _tokens(samples.old_log_probs, samples)
+    return {"advantages": float(params.extra.get("coef", 1.0)) * difference}
 
 
 ESTIMATORS: dict[str, Estimator] = {
@@ -161,12 +185,14 @@ ESTIMATORS: dict[str, Estimator] = {
     "dr_grpo": grpo,
     "rloo": rloo,
     "opo": opo,
+    "raft": raft,
     "reinforce_pp_baseline": reinforce_pp_baseline,
     "gae": gae,
     "reinforce": reinforce,
     "reinforce_pp": reinforce,
     "remax": remax,
     "reverse_kl": reverse_kl,
+    "best_worst": best_worst,
 }
 """dr_grpo is grpo and reinforce_pp is reinforce with another default of `normalize` (graph/signatures.py)."""
 

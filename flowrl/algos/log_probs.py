@@ -29,19 +29,48 @@ def token_log_probs_and_entropy(
     return _apply(logits, targets, temperature, chunk_elements, True)
 
 
+def chosen_log_probs(
+    logits: Tensor, tokens: Tensor, temperature: float = 1.0, chunk_elements: int = CHUNK_ELEMENTS
+) -> Tensor:
+    """log softmax(logits / temperature) of K tokens at each place: float32 [..., K], for tokens int64 [..., K]."""
+    return _apply(logits, tokens, temperature, chunk_elements, False)[0]
+
+
+@torch.no_grad()
+def top_log_probs(
+    logits: Tensor, count: int, temperature: float = 1.0, chunk_elements: int = CHUNK_ELEMENTS
+) -> tuple[Tensor, Tensor]:
+    """The `count` likeliest tokens at each place and their log-probs, likeliest first: float32 and int64 [..., count],
+    for logits [..., vocab]. Of equal ones any may be meant. Without gradient."""
+    vocab = logits.shape[-1]
+    flat = logits.reshape(-1, vocab)
+    tokens = torch.empty((len(flat), count), dtype=torch.int64, device=logits.device)
+    kind = torch.float64 if logits.dtype is torch.float64 else torch.float32
+    log_probs = torch.empty((len(flat), count), dtype=kind, device=logits.device)
+    chunk = max(1, chunk_elements // vocab)
+    for start in range(0, len(flat), chunk):
+        part = slice(start, start + chunk)
+        scaled = flat[part].to(kind) / temperature
+        values, tokens[part] = scaled.topk(count, dim=-1)
+        log_probs[part] = values - torch.logsumexp(scaled, dim=-1, keepdim=True)
+    shape = (*logits.shape[:-1], count)
+    return log_probs.reshape(shape), tokens.reshape(shape)
+
+
 def _apply(
     logits: Tensor, targets: Tensor, temperature: float, chunk_elements: int, with_entropy: bool
 ) -> tuple[Tensor, Tensor]:
     vocab = logits.shape[-1]
     flat = logits.reshape(-1, vocab)
     chunk = max(1, chunk_elements // vocab)
-    log_probs, entropy = _LogProbs.apply(flat, targets.reshape(-1), temperature, chunk, with_entropy)  # type: ignore[no-untyped-call]
+    asked = targets.reshape(len(flat), -1) if len(flat) else targets.new_zeros((0, 1))
+    log_probs, entropy = _LogProbs.apply(flat, asked, temperature, chunk, with_entropy)  # type: ignore[no-untyped-call]
     return log_probs.reshape(targets.shape), entropy.reshape(targets.shape) if with_entropy else entropy
 
 
 class _LogProbs(torch.autograd.Function):
-    """With p = softmax(x), x = logits / temperature, H = entropy:
-    d log p[target] / dx = onehot(target) - p and dH / dx = -p (log p + H)."""
+    """logits [places, vocab], targets [places, K], one of them or several at a place. With p = softmax(x),
+    x = logits / temperature, H = entropy: d log p[target] / dx = onehot(target) - p and dH / dx = -p (log p + H)."""
 
     @staticmethod
     def forward(
@@ -50,13 +79,13 @@ class _LogProbs(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         kind = torch.float64 if logits.dtype is torch.float64 else torch.float32
         normalisers = torch.empty(len(logits), dtype=kind, device=logits.device)
-        log_probs = torch.empty_like(normalisers)
+        log_probs = torch.empty(targets.shape, dtype=kind, device=logits.device)
         entropy = torch.empty_like(normalisers) if with_entropy else normalisers.new_zeros(0)
         for start in range(0, len(logits), chunk):
             part = slice(start, start + chunk)
             scaled = logits[part].to(kind) / temperature
             normalisers[part] = torch.logsumexp(scaled, dim=-1)
-            log_probs[part] = scaled.gather(-1, targets[part, None])[:, 0] - normalisers[part]
+            log_probs[part] = scaled.gather(-1, targets[part]) - normalisers[part, None]
             if with_entropy:
                 probs = (scaled - normalisers[part, None]).exp_()
                 entropy[part] = normalisers[part] - (probs * scaled).sum(dim=-1)
@@ -77,8 +106,8 @@ class _LogProbs(torch.autograd.Function):
             probs = logs.exp()
             own = torch.zeros_like(probs)
             if of_log_probs is not None:
-                own -= probs * of_log_probs[part, None]
-                own.scatter_add_(-1, targets[part, None], of_log_probs[part, None])
+                own -= probs * of_log_probs[part].sum(dim=-1, keepdim=True)
+                own.scatter_add_(-1, targets[part], of_log_probs[part])
             if of_entropy is not None:
                 own -= probs * (logs + entropy[part, None]) * of_entropy[part, None]
             grad[part] = own / ctx.temperature

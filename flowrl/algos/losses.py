@@ -2,32 +2,23 @@
 
 All tensors are float32 [rows, tokens] aligned with `tokens`, mask bool; what stands where the mask is false is never
 read. How tokens become one number is aggregate.py's business, what is added to a loss (entropy, KL) objective.py's.
+Losses on pairs of responses are in pairs.py.
 With A the advantages, r = exp(log_probs - old_log_probs), and sg() a value without gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from flowrl.algos.corrections import LOG_RATIO_LIMIT
 from flowrl.algos.kl import k3
+from flowrl.algos.pairs import bradley_terry, dpo
 from flowrl.algos.ragged import masked_sum
+from flowrl.algos.terms import Columns, Terms
 from flowrl.graph.params import UpdateParams
-
-Columns = Mapping[str, Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    loss: Tensor
-    """float32 [rows, tokens]."""
-    metrics: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-    """Per token, without gradient; to be averaged over the mask."""
-
 
 Loss = Callable[[Tensor, Tensor, Columns, UpdateParams], Terms]
 """(log_probs or values, mask, columns, parameters) → terms."""
@@ -98,6 +89,21 @@ def sft(log_probs: Tensor, mask: Tensor, columns: Columns, params: UpdateParams)
     return Terms(-torch.where(mask, log_probs, torch.zeros_like(log_probs)))
 
 
+def distill(log_probs: Tensor, mask: Tensor, columns: Columns, params: UpdateParams) -> Terms:
+    """sum_k p_k (log p_k - log q_k) over the teacher's K likeliest tokens at each place, p of the teacher and q of the
+    student: KL(teacher || student) but for what lies beyond the K (Hinton et al. 2015, "Distilling the knowledge in a
+    neural network"; on the student's own samples Agarwal et al. 2024, "On-policy distillation", with its forward KL).
+
+    log_probs, of the student at those tokens, and ref_top_log_probs: float32 [rows, tokens, K]. Metric: `top_mass`, the
+    teacher's probability of the K together.
+    """
+    inside = mask[..., None]
+    teacher = torch.where(inside, columns["ref_top_log_probs"], torch.zeros_like(log_probs))
+    own = torch.where(inside, log_probs, torch.zeros_like(log_probs))
+    share = teacher.exp()
+    return Terms((share * (teacher - own)).sum(dim=-1), {"top_mass": share.sum(dim=-1)})
+
+
 LOSSES: dict[str, Loss] = {
     "ppo": ppo,
     "gspo": gspo,
@@ -106,6 +112,9 @@ LOSSES: dict[str, Loss] = {
     "topr": topr,
     "value": value,
     "sft": sft,
+    "distill": distill,
+    "dpo": dpo,
+    "bradley_terry": bradley_terry,
 }
 
 

@@ -6,19 +6,23 @@ what stands there and not here is not built yet.
 
 from __future__ import annotations
 
-LOSSES: frozenset[str] = frozenset({"ppo", "gspo", "cispo", "topr", "reinforce", "value", "sft"})
+LOSSES: frozenset[str] = frozenset(
+    {"ppo", "gspo", "cispo", "topr", "reinforce", "value", "sft", "dpo", "distill", "bradley_terry"}
+)
 ESTIMATORS: frozenset[str] = frozenset(
     {
         "grpo",
         "dr_grpo",
         "rloo",
         "opo",
+        "raft",
         "reinforce_pp_baseline",
         "gae",
         "reinforce",
         "reinforce_pp",
         "remax",
         "reverse_kl",
+        "best_worst",
     }
 )
 CORRECTIONS: frozenset[str] = frozenset({"tis", "mis", "reject"})

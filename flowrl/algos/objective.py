@@ -7,8 +7,17 @@ from torch import Tensor
 
 from flowrl.algos.corrections import correct
 from flowrl.algos.kl import KL
-from flowrl.algos.losses import LOSSES, Columns, Terms
+from flowrl.algos.losses import LOSSES
+from flowrl.algos.pairs import counted
+from flowrl.algos.terms import Columns, Terms
+from flowrl.graph import signatures
 from flowrl.graph.params import UpdateParams
+
+
+def counted_mask(mask: Tensor, columns: Columns, params: UpdateParams) -> Tensor:
+    """bool, of the loss's shape: the tokens that a loss counts, which are those of `mask`; of a loss on pairs the rows
+    [rows] where the pairs' losses stand."""
+    return counted(columns) if signatures.LOSSES[params.loss].whole_groups else mask
 
 
 def corrected_mask(mask: Tensor, columns: Columns, params: UpdateParams) -> tuple[Tensor | None, Tensor]:
@@ -29,9 +38,11 @@ def objective(
     columns: Columns,
     params: UpdateParams,
 ) -> Terms:
-    """weight x loss - entropy_coef x entropy + kl.coef x KL(current || reference), per token: [rows, tokens].
+    """weight x loss - entropy_coef x entropy + kl.coef x KL(current || reference), per token: [rows, tokens]; of a loss
+    on pairs the loss alone, [rows].
 
-    `current` is log-probs or, for a value loss, values. `mask` and `weight` are `corrected_mask`'s. A correction weighs
+    `current` is log-probs (for distill those of the teacher's K likeliest tokens, [rows, tokens, K]), values or, for
+    bradley_terry, scores [rows]. `mask` and `weight` are `corrected_mask`'s. A correction weighs
     the loss alone: the entropy and the KL are of the current policy.
     """
     terms = LOSSES[params.loss](current, mask, columns, params)

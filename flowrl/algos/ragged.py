@@ -7,15 +7,15 @@ from torch import Tensor
 
 
 def pad(values: Tensor, lengths: Tensor, fill: float | int | bool = 0) -> Tensor:
-    """Flat [sum(lengths)] → [rows, longest], each row from the left. lengths int64 [rows]."""
+    """Flat [sum(lengths), ...] → [rows, longest, ...], each row from the left. lengths int64 [rows]."""
     longest = int(lengths.max()) if len(lengths) else 0
-    padded = values.new_full((len(lengths), longest), fill)
+    padded = values.new_full((len(lengths), longest, *values.shape[1:]), fill)
     padded[inside(lengths, longest)] = values
     return padded
 
 
 def unpad(padded: Tensor, lengths: Tensor) -> Tensor:
-    """The inverse of `pad`: [rows, longest] → flat [sum(lengths)]."""
+    """The inverse of `pad`: [rows, longest, ...] → flat [sum(lengths), ...]."""
     return padded[inside(lengths, padded.shape[1])]
 
 

@@ -106,6 +106,28 @@ def test_gae_against_its_definition(batch: Padded, gamma: float, lam: float, wit
 
 
 @settings(max_examples=30, deadline=None)
+@given(padded(), st.floats(0.1, 2.0))
+def test_reverse_kl_and_raft_against_loops(batch: Padded, coef: float) -> None:
+    """Agarwal et al. 2024: the log-ratio of teacher and student at each sampled token; Dong et al. 2023: the best of
+    each group and nothing else."""
+    samples = samples_of(batch)
+    assert samples.old_log_probs is not None
+    assert samples.ref_log_probs is not None
+    params = EstimateParams(estimator="reverse_kl", normalize="none", extra={"coef": coef})
+    got = estimate(samples, params)["advantages"]
+    for row, place in batch.mask.nonzero().tolist():
+        expected = coef * (samples.ref_log_probs[row, place].item() - samples.old_log_probs[row, place].item())
+        assert got[row, place].item() == pytest.approx(expected, abs=1e-6)
+    assert not got[~batch.mask].any()
+    chosen = of_rows(estimate(samples, EstimateParams(estimator="raft", normalize="none"))["advantages"], batch)
+    rewards, prompts = batch.rewards.tolist(), batch.prompts.tolist()
+    for prompt in set(prompts):
+        group = [row for row, p in enumerate(prompts) if p == prompt]
+        best = max(group, key=lambda row: (rewards[row], -row))
+        assert [chosen[row] for row in group] == [float(row == best) for row in group]
+
+
+@settings(max_examples=30, deadline=None)
 @given(padded())
 def test_reinforce_is_gae_without_values(batch: Padded) -> None:
     token_rewards = batch.normal()
@@ -129,9 +151,8 @@ def test_batch_whitens_over_the_tokens(batch: Padded, name: str) -> None:
 @settings(max_examples=20, deadline=None)
 @given(padded(), st.sampled_from(sorted(ESTIMATORS)), st.sampled_from(["none", "group", "batch"]), st.integers(1, 3))
 def test_masked_values_and_padding_never_leak(batch: Padded, name: str, normalize: str, extra: int) -> None:
-    params = EstimateParams(
-        estimator=name, normalize=normalize, kl=None if name == "reverse_kl" else KlParams(coef=0.1)
-    )
+    kl = KlParams(coef=0.1) if signatures.ESTIMATORS[name].kl else None
+    params = EstimateParams(estimator=name, normalize=normalize, kl=kl)
     samples = samples_of(batch)
     expected = estimate(samples, params)
     spoilt = {
@@ -141,6 +162,9 @@ def test_masked_values_and_padding_never_leak(batch: Padded, name: str, normaliz
     mask = torch.nn.functional.pad(batch.mask, (0, extra))
     got = estimate(samples_of(batch, mask=mask, baseline_rewards=samples.baseline_rewards, **spoilt), params)
     for column, values in expected.items():
+        if values.dim() == 1:
+            assert torch.equal(got[column], values), column
+            continue
         assert torch.allclose(got[column][:, :-extra], values, atol=1e-6), column
         assert not got[column][:, -extra:].any()
 

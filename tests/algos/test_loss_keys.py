@@ -36,15 +36,18 @@ class Watched:
 
 
 def columns() -> dict[str, Tensor]:
-    names = ("advantages", "old_log_probs", "values", "returns")
-    return {name: torch.linspace(-1.0, 1.0, 6).reshape(2, 3) for name in names}
+    names = ("advantages", "old_log_probs", "values", "returns", "ref_log_probs")
+    made = {name: torch.linspace(-1.0, 1.0, 6).reshape(2, 3) for name in names}
+    of_pairs = {"pair_sign": torch.tensor([1.0, -1.0]), "pair_group": torch.zeros(2)}
+    return made | of_pairs | {"ref_top_log_probs": torch.full((2, 3, 1), -0.5)}
 
 
 @pytest.mark.parametrize("loss", sorted(LOSSES))
 def test_signature_names_the_keys_that_the_loss_reads(loss: str) -> None:
-    watched = Watched(UpdateParams(loss=loss, clip_dual=3.0, clip_value=0.2))
+    watched = Watched(UpdateParams(loss=loss, clip_dual=3.0, clip_value=0.2, beta=0.1))
     mask = torch.ones(2, 3, dtype=torch.bool)
-    LOSSES[loss](torch.zeros(2, 3), mask, columns(), watched)  # type: ignore[arg-type]
+    current = {"bradley_terry": torch.zeros(2), "distill": torch.zeros(2, 3, 1)}.get(loss, torch.zeros(2, 3))
+    LOSSES[loss](current, mask, columns(), watched)  # type: ignore[arg-type]
     read = {KEY_OF_FIELD[name] for name in watched.read if name in KEY_OF_FIELD}
     assert read == set(signatures.LOSSES[loss].keys)
 

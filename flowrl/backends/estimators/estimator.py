@@ -30,7 +30,8 @@ class Estimator:
                 raise FlowError(diagnose("FR0801", op.span, what=f"`estimator: {op.params.estimator}`", known=known))
 
     def call(self, call: Call, batch: Batch) -> Result:
-        """estimate: rewards, loss_mask and what the estimator names → advantages (and returns), float32 per token."""
+        """estimate: rewards, loss_mask and what the estimator names → advantages (and returns), float32 per token; of
+        best_worst pair_sign, int8, of the two rows of each group that it picks."""
         if call.op.method != "estimate" or not isinstance(call.op.params, EstimateParams):
             raise InternalError(f"an estimator has no op {call.op.id}")
         torch.set_num_threads(self._setup.threads)
@@ -38,15 +39,17 @@ class Estimator:
             return Result(Batch(batch.ids, batch.prompt_ids, _empty(call)), {})
         samples = _samples(batch)
         made = estimate(samples, call.op.params)
-        columns = _columns(call, made, batch.ragged("loss_mask"))
-        return Result(Batch(batch.ids, batch.prompt_ids, columns), _metrics(samples))
+        keep = made.pop("keep", None)
+        whole = Batch(batch.ids, batch.prompt_ids, _columns(call, made, batch))
+        rows = whole if keep is None else whole.select(np.flatnonzero(keep.numpy()))
+        return Result(rows, _metrics(samples))
 
     def close(self) -> None:
         """Nothing to end."""
 
 
 def _samples(batch: Batch) -> Samples:
-    mask_column = batch.ragged("loss_mask")
+    mask_column = _mask(batch)
     lengths = torch.from_numpy(mask_column.lengths)
     mask = pad(torch.from_numpy(mask_column.values.astype(np.bool_)), lengths)
     optional = {name: _tensor(batch.columns[name], lengths) for name in _OPTIONAL if name in batch.columns}
@@ -55,23 +58,36 @@ def _samples(batch: Batch) -> Samples:
     return Samples(rewards, mask, torch.from_numpy(batch.prompt_ids), **optional)
 
 
+def _mask(batch: Batch) -> Ragged:
+    """An estimator that reads no mask is of whole samples: one place stands for each."""
+    if "loss_mask" in batch.columns:
+        return batch.ragged("loss_mask")
+    return Ragged(np.ones(len(batch), dtype=np.bool_), np.ones(len(batch), dtype=np.int64))
+
+
 def _tensor(column: Column, lengths: Tensor) -> Tensor:
     if isinstance(column, Ragged):
         return pad(torch.from_numpy(column.values.astype(np.float32)), lengths)
     return torch.from_numpy(np.asarray(column, dtype=np.float32))
 
 
-def _columns(call: Call, made: Estimates, mask: Ragged) -> dict[str, Column]:
+def _columns(call: Call, made: Estimates, batch: Batch) -> dict[str, Column]:
     """The outputs that the op names (all, if it names none)."""
     wanted = {field.name for field in call.op.outputs} or set(made)
-    lengths = torch.from_numpy(mask.lengths)
-    flat = {name: unpad(values, lengths).numpy() for name, values in made.items() if name in wanted}
-    return {name: Ragged(values.astype(np.float32), mask.lengths) for name, values in flat.items()}
+    mask = _mask(batch)
+    return {name: _column(values, mask) for name, values in made.items() if name in wanted}
+
+
+def _column(values: Tensor, mask: Ragged) -> Column:
+    if values.dim() == 1:
+        return values.numpy().astype(np.int8)
+    return Ragged(unpad(values, torch.from_numpy(mask.lengths)).numpy().astype(np.float32), mask.lengths)
 
 
 def _empty(call: Call) -> dict[str, Column]:
     names = [field.name for field in call.op.outputs] or ["advantages"]
-    return dict.fromkeys(names, Ragged.of([], np.float32))
+    signs = np.zeros(0, dtype=np.int8)
+    return {name: signs if name == "pair_sign" else Ragged.of([], np.float32) for name in names}
 
 
 def _metrics(samples: Samples) -> Metrics:

@@ -13,7 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from flowrl.algos.log_probs import token_log_probs, token_log_probs_and_entropy
+from flowrl.algos.log_probs import (
+    chosen_log_probs,
+    token_log_probs,
+    token_log_probs_and_entropy,
+    top_log_probs,
+)
 from flowrl.backends.trainers.fsdp.micro_batches import MicroBatch
 
 
@@ -22,16 +27,34 @@ def log_probs(
 ) -> tuple[Tensor, Tensor | None]:
     """Log-probs of the tokens, and the entropy of the distributions they were drawn from. Both hold zeros before the
     first place of any row's mask: the head is not run on what nobody asks about."""
+    logits, first = _logits(module, micro)
+    targets = micro.ids[:, first:]
+    if not with_entropy:
+        return pad(token_log_probs(logits, targets, temperature), (first, 0)), None
+    made, entropy = token_log_probs_and_entropy(logits, targets, temperature)
+    return pad(made, (first, 0)), pad(entropy, (first, 0))
+
+
+def of_tokens(module: Any, micro: MicroBatch, temperature: float, tokens: Tensor) -> Tensor:
+    """Log-probs of K given tokens at each place: float32 [rows, tokens, K], for tokens int64 of that shape."""
+    logits, first = _logits(module, micro)
+    return pad(chosen_log_probs(logits, tokens[:, first:], temperature), (0, 0, first, 0))
+
+
+def likeliest(module: Any, micro: MicroBatch, temperature: float, count: int) -> tuple[Tensor, Tensor]:
+    """Log-probs, float32, and ids, int64, of the `count` likeliest tokens at each place: [rows, tokens, count] both."""
+    logits, first = _logits(module, micro)
+    made, tokens = top_log_probs(logits, count, temperature)
+    return pad(made, (0, 0, first, 0)), pad(tokens, (0, 0, first, 0))
+
+
+def _logits(module: Any, micro: MicroBatch) -> tuple[Tensor, int]:
+    """Logits from the first place of any row's mask on, and that place."""
     length = micro.ids.shape[1]
     wanted = micro.mask.any(dim=0).nonzero()
     first = int(wanted[0, 0]) if len(wanted) else length - 1
     keep = torch.arange(first - 1, length - 1, device=micro.ids.device)
-    logits = module(input_ids=micro.ids, logits_to_keep=keep, use_cache=False).logits
-    targets = micro.ids[:, first:]
-    if not with_entropy:
-        return pad(token_log_probs(logits, targets, temperature), (first, 0)), None
-    of_tokens, entropy = token_log_probs_and_entropy(logits, targets, temperature)
-    return pad(of_tokens, (first, 0)), pad(entropy, (first, 0))
+    return module(input_ids=micro.ids, logits_to_keep=keep, use_cache=False).logits, first
 
 
 def values(module: Any, micro: MicroBatch) -> Tensor:

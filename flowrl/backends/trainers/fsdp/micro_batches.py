@@ -9,8 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flowrl.algos.pairs import GROUP, SIGN
 from flowrl.algos.ragged import pad
 from flowrl.backends.batch import Batch, Column, IntArray, Ragged
+
+TOP = ("ref_top_log_probs", "ref_top_tokens")
+"""Columns with K numbers at each place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +31,15 @@ class MicroBatch:
     lengths: Tensor
     """int64 [rows]."""
     columns: dict[str, Tensor]
-    """Token columns float32 [rows, tokens]; sample columns float32 [rows]."""
+    """Token columns float32 [rows, tokens], or [rows, tokens, K]; sample columns float32 [rows]."""
 
 
-def cut(lengths: IntArray, budget_tokens: int) -> list[IntArray]:
+def cut(lengths: IntArray, budget_tokens: int, groups: IntArray | None = None) -> list[IntArray]:
     """Places of the rows of each micro-batch: longest first, as many as fit with their padding; a row longer than the
-    budget stands alone. The same rows always give the same cut."""
+    budget stands alone. Rows of one group, if `groups` is given, stay together. The same rows always give the same
+    cut."""
+    if groups is not None:
+        return _cut_groups(lengths, budget_tokens, groups)
     order = np.argsort(-lengths, kind="stable")
     parts: list[IntArray] = []
     start = 0
@@ -43,11 +50,31 @@ def cut(lengths: IntArray, budget_tokens: int) -> list[IntArray]:
     return parts
 
 
-def micro_batches(batch: Batch, budget_tokens: int, columns: Sequence[str], device: str) -> list[MicroBatch]:
+def _cut_groups(lengths: IntArray, budget_tokens: int, groups: IntArray) -> list[IntArray]:
+    """As `cut`, of whole groups: those with the longest row first."""
+    names, group_of = np.unique(groups, return_inverse=True)
+    longest = np.zeros(len(names), dtype=np.int64)
+    np.maximum.at(longest, group_of, lengths)
+    members = [np.flatnonzero(group_of == group) for group in range(len(names))]
+    parts: list[IntArray] = []
+    started: list[IntArray] = []
+    for group in np.argsort(-longest, kind="stable"):
+        rows = sum(map(len, started)) + len(members[group])
+        if started and rows * int(longest[group_of[started[0][0]]]) > budget_tokens:
+            parts.append(np.concatenate(started))
+            started = []
+        started.append(members[group])
+    return [*parts, np.concatenate(started)] if started else parts
+
+
+def micro_batches(
+    batch: Batch, budget_tokens: int, columns: Sequence[str], device: str, *, by_prompt: bool = False
+) -> list[MicroBatch]:
     """All rows of `batch`, which has `tokens`, perhaps `loss_mask` (else all tokens but the first of a row count, which
-    nothing predicts), and `columns`."""
-    tokens = batch.ragged("tokens")
-    return [_padded(batch.select(rows), rows, columns, device) for rows in cut(tokens.lengths, budget_tokens)]
+    nothing predicts), and `columns`. `by_prompt`: the rows of a prompt stay together."""
+    lengths = batch.ragged("tokens").lengths
+    groups = batch.prompt_ids if by_prompt else None
+    return [_padded(batch.select(rows), rows, columns, device) for rows in cut(lengths, budget_tokens, groups)]
 
 
 def dummy(columns: Sequence[str], device: str) -> MicroBatch:
@@ -58,8 +85,15 @@ def dummy(columns: Sequence[str], device: str) -> MicroBatch:
         ids=zeros.long(),
         mask=zeros.bool(),
         lengths=torch.full((1,), 2, device=device),
-        columns=dict.fromkeys(columns, zeros),
+        columns={name: _nothing(name, zeros) for name in columns},
     )
+
+
+def _nothing(name: str, zeros: Tensor) -> Tensor:
+    """A column of the dummy: of the sample, of K tokens at each place, or of a token."""
+    if name in (SIGN, GROUP):
+        return zeros[:, 0]
+    return zeros[..., None] if name in TOP else zeros
 
 
 def _padded(batch: Batch, rows: IntArray, columns: Sequence[str], device: str) -> MicroBatch:

@@ -37,10 +37,12 @@ class ModelRank:
         assert setup.model is not None
         self.dtype = torch_dtype(setup.model.dtype)
 
-    def cut(self, batch: Batch, budget_tokens: int, columns: Sequence[str] = ()) -> list[MicroBatch]:
+    def cut(
+        self, batch: Batch, budget_tokens: int, columns: Sequence[str] = (), *, by_prompt: bool = False
+    ) -> list[MicroBatch]:
         """The batch's micro-batches, then dummies until every rank has as many: a forward pass of a sharded model is a
-        collective, so ranks agree on their number before the first."""
-        own = micro_batches(batch, budget_tokens, columns, self.setup.device)
+        collective, so ranks agree on their number before the first. `by_prompt`: rows of a prompt stay together."""
+        own = micro_batches(batch, budget_tokens, columns, self.setup.device, by_prompt=by_prompt)
         missing = most(len(own), self.mesh) - len(own)
         return own + [dummy(columns, self.setup.device)] * missing
 
@@ -63,6 +65,17 @@ class ModelRank:
                 parts.append((micro, tuple(m.masked_fill(~micro.mask, 0.0) for m in made if m is not None)))
         names = ("log_probs", "entropy") if with_entropy else ("log_probs",)
         return {name: _collected(batch, parts, index) for index, name in enumerate(names)}
+
+    def top_log_probs(self, call: Call, batch: Batch, count: int) -> tuple[Ragged, Ragged]:
+        """The `count` likeliest tokens at each place under `loss_mask`, 0 elsewhere, as [tokens, count]: their
+        log-probs float32, and the tokens int32."""
+        params = _forward_params(call)
+        parts: list[tuple[MicroBatch, tuple[Tensor, ...]]] = []
+        with self.reading():
+            for micro in self.cut(batch, params.micro_batch_tokens):
+                made = forward.likeliest(self.module, micro, params.temperature, count)
+                parts.append((micro, tuple(m.masked_fill(~micro.mask[..., None], 0) for m in made)))
+        return _collected(batch, parts, 0), _collected(batch, parts, 1, np.int32)
 
     def values(self, call: Call, batch: Batch) -> Ragged:
         """The value of the state before each token, 0 at the first: float32, aligned with `tokens`."""
@@ -123,12 +136,14 @@ def _forward_params(call: Call) -> ForwardParams:
     return call.op.params
 
 
-def _collected(batch: Batch, parts: Sequence[tuple[MicroBatch, tuple[Tensor, ...]]], index: int) -> Ragged:
+def _collected(
+    batch: Batch, parts: Sequence[tuple[MicroBatch, tuple[Tensor, ...]]], index: int, dtype: Any = np.float32
+) -> Ragged:
     """The `index`-th result of all micro-batches, unpadded, in the batch's order."""
     lengths = batch.ragged("tokens").lengths
     rows: list[Any] = [None] * len(lengths)
     for micro, made in parts:
-        padded = made[index].float().cpu().numpy()
+        padded = made[index].cpu().numpy()
         for place, row in enumerate(micro.rows):
             rows[row] = padded[place, : lengths[row]]
-    return Ragged.of(rows, np.float32)
+    return Ragged.of(rows, dtype)

@@ -9,15 +9,13 @@ import torch
 
 from flowrl.backends.batch import Batch, Column
 from flowrl.backends.contract import Bytes, Call, RankSetup, Result, TensorSpec
-from flowrl.backends.text import Codec
 from flowrl.backends.trainers.fsdp import checkpoint, weights
 from flowrl.backends.trainers.fsdp.model_rank import ModelRank, difference_metrics, token_mean
 from flowrl.backends.trainers.fsdp.optimizer import learning_rate, make_optimizer
-from flowrl.backends.trainers.fsdp.texts import tokenised
+from flowrl.backends.trainers.fsdp.texts import Texts
 from flowrl.backends.trainers.fsdp.update import update
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.params import OptimizerParams, UpdateParams
-from flowrl.graph.signatures import LOSSES
 
 
 class FsdpTrainer:
@@ -28,12 +26,14 @@ class FsdpTrainer:
         self._rank = ModelRank(setup)
         self._optimizer_params = setup.role.optimizer or OptimizerParams()
         self._optimizer = make_optimizer(self._optimizer_params, self._rank.module.parameters(), setup.role.span)
-        self._codec: Codec | None = None
+        self._texts = Texts(setup)
 
     def call(self, call: Call, batch: Batch) -> Result:
         """log_probs: tokens, loss_mask → old_log_probs, entropy · values: tokens → values · update: what its loss reads
-        → metrics. Token columns are float32 and aligned with `tokens`."""
+        → metrics. Token columns are float32 and aligned with `tokens`. An op that reads prompt and response makes the
+        tokens of them itself."""
         torch.set_num_threads(self._setup.threads)
+        batch = self._texts.with_tokens(call, batch)
         if call.op.method == "log_probs":
             return self._log_probs(call, batch)
         if call.op.method == "values":
@@ -81,16 +81,8 @@ class FsdpTrainer:
         return Result(Batch(batch.ids, batch.prompt_ids, columns), metrics)
 
     def _update(self, call: Call, params: UpdateParams, batch: Batch) -> Result:
-        if not LOSSES[params.loss].tokens:
-            batch = tokenised(batch, self._text_codec(), call)
         rate = learning_rate(self._optimizer_params, call.step, self._setup.steps)
         return Result(None, update(self._rank, self._optimizer, rate, call, params, batch))
-
-    def _text_codec(self) -> Codec:
-        if self._codec is None:
-            assert self._setup.model_folder is not None
-            self._codec = Codec(self._setup.model_folder, self._setup.model and self._setup.model.span)
-        return self._codec
 
     def _move_moments(self, device: str) -> None:
         for state in self._optimizer.state.values():

@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from flowrl.algos.aggregate import denominator, numerator
-from flowrl.algos.objective import corrected_mask, objective
+from flowrl.algos.objective import corrected_mask, counted_mask, objective
+from flowrl.algos.pairs import GROUP
 from flowrl.algos.ragged import masked_sum
 from flowrl.backends.batch import Batch, Ragged
 from flowrl.backends.contract import Call, Metrics
@@ -40,6 +41,7 @@ class Prepared:
 
     micro: MicroBatch
     mask: Tensor
+    """What the loss counts: tokens, or the rows where losses of pairs stand."""
     weight: Tensor | None
     still: bool = False
     """Whether no row of it has a gradient."""
@@ -71,6 +73,8 @@ def update(
     parameters untouched, if the gradient is not finite.
     """
     columns = [i.slot for i in update_reads(params) if i.slot in batch.columns and i.slot not in _NOT_COLUMNS]
+    if LOSSES[params.loss].whole_groups:
+        batch, columns = _with_groups(batch), [*columns, GROUP]
     prepared = _prepared(rank, batch, columns, params)
     whole = _denominator(rank, prepared, params, call)
     if not whole:
@@ -103,12 +107,19 @@ def _prepared(rank: ModelRank, batch: Batch, columns: list[str], params: UpdateP
     moments then, too."""
     still = without_gradient(batch, params)
     if still is None or not most(int(np.count_nonzero(~still)), rank.mesh):
-        return [_prepare(m, params) for m in rank.cut(batch, params.micro_batch_tokens, columns)]
+        whole = LOSSES[params.loss].whole_groups
+        return [_prepare(m, params) for m in rank.cut(batch, params.micro_batch_tokens, columns, by_prompt=whole)]
     return [
         _prepare(micro, params, still=is_still)
         for is_still, rows in ((True, np.flatnonzero(still)), (False, np.flatnonzero(~still)))
         for micro in rank.cut(batch.select(rows), params.micro_batch_tokens, columns)
     ]
+
+
+def _with_groups(batch: Batch) -> Batch:
+    """With the number of each row's prompt among those of the batch, which float32 holds exactly."""
+    numbers = np.unique(batch.prompt_ids, return_inverse=True)[1].astype(np.float32)
+    return Batch(batch.ids, batch.prompt_ids, {**batch.columns, GROUP: numbers})
 
 
 def without_gradient(batch: Batch, params: UpdateParams) -> npt.NDArray[np.bool_] | None:
@@ -125,7 +136,7 @@ def without_gradient(batch: Batch, params: UpdateParams) -> npt.NDArray[np.bool_
 
 def _prepare(micro: MicroBatch, params: UpdateParams, *, still: bool = False) -> Prepared:
     weight, mask = corrected_mask(micro.mask, micro.columns, params)
-    return Prepared(micro, mask, weight, still)
+    return Prepared(micro, counted_mask(mask, micro.columns, params), weight, still)
 
 
 def _denominator(rank: ModelRank, prepared: list[Prepared], params: UpdateParams, call: Call) -> float:
@@ -138,14 +149,9 @@ def _forward(
     rank: ModelRank, part: Prepared, params: UpdateParams, whole: float, sums: Sums, rollout: str | None
 ) -> Tensor:
     """This micro-batch's part of the minibatch's loss, which is noted in `sums`."""
-    entropy: Tensor | None = None
-    if LOSSES[params.loss].head == "scalar":
-        current = forward.values(rank.module, part.micro)
-    else:
-        # sft has no use for the entropy, which costs a pass over the vocabulary.
-        with_entropy = params.entropy_coef != 0 or LOSSES[params.loss].ratio
-        current, entropy = forward.log_probs(rank.module, part.micro, params.temperature, with_entropy=with_entropy)
-    terms = objective(current, entropy, part.mask, part.weight, part.micro.columns, params)
+    current, entropy = _current(rank, part.micro, params)
+    mask = part.micro.mask if LOSSES[params.loss].whole_groups else part.mask
+    terms = objective(current, entropy, mask, part.weight, part.micro.columns, params)
     loss = numerator(terms.loss, part.mask, params.aggregate) / whole
     metrics = dict(terms.metrics)
     if rollout is not None:
@@ -154,6 +160,19 @@ def _forward(
         sums.farthest = max(sums.farthest, float(farthest))
     sums.add(loss.detach(), metrics, part.mask)
     return loss
+
+
+def _current(rank: ModelRank, micro: MicroBatch, params: UpdateParams) -> tuple[Tensor, Tensor | None]:
+    """What the loss is of: values, scores of whole responses, or log-probs, with the entropy where it is of use."""
+    signature = LOSSES[params.loss]
+    if signature.head == "scalar":
+        return (forward.last_scores if signature.whole_groups else forward.values)(rank.module, micro), None
+    if "ref_top_tokens" in signature.reads:
+        tokens = micro.columns["ref_top_tokens"].long()
+        return forward.of_tokens(rank.module, micro, params.temperature, tokens), None
+    # sft has no use for the entropy, which costs a pass over the vocabulary.
+    with_entropy = params.entropy_coef != 0 or signature.ratio
+    return forward.log_probs(rank.module, micro, params.temperature, with_entropy=with_entropy)
 
 
 def _rollout_slot(call: Call, batch: Batch) -> str | None:
