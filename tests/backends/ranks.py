@@ -43,11 +43,12 @@ def setup_of(
     dtype: str = "float32",
     optimizer: OptimizerParams | None = None,
     engine: EngineParams | None = None,
+    lora: dict[str, Any] | None = None,
     **changes: Any,
 ) -> RankSetup:
     name = _KINDS[kind]
     role = Role(name=name, kind=kind, backend=backend, optimizer=optimizer, engine=engine or EngineParams())
-    model = None if folder is None else Model(name="m", source=str(folder), head=head, dtype=dtype)
+    model = None if folder is None else Model(name="m", source=str(folder), head=head, dtype=dtype, lora=lora)
     return RankSetup(role=role, model=model, model_folder=folder, layout=Layout(), max_tokens=64, **changes)
 
 

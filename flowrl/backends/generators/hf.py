@@ -22,6 +22,7 @@ from flowrl.backends.generators.decode import Ends, Ids, Responses, decode
 from flowrl.backends.generators.partial import PartialRollouts
 from flowrl.backends.generators.rollouts import percentile
 from flowrl.backends.generators.sampling import Sampling
+from flowrl.backends.lora import adapt, is_adapter
 from flowrl.backends.models import torch_dtype
 from flowrl.backends.seeds import uniform_rows
 from flowrl.backends.text import Codec
@@ -45,6 +46,8 @@ class HfGenerator:
         self._codec = Codec(setup.model_folder, setup.model.span)
         arguments = {"dtype": torch_dtype(setup.model.dtype), "attn_implementation": "sdpa"} | setup.role.engine.extra
         self._model: Any = AutoModelForCausalLM.from_pretrained(str(setup.model_folder), **arguments)
+        if setup.model.lora is not None:
+            adapt(self._model, setup.model.lora, setup.seed, torch_dtype(setup.model.dtype))
         self._model.to(setup.device).eval().requires_grad_(False)
         _check_positions(setup, self._model.config.get_text_config())
         self._version = 0
@@ -62,8 +65,11 @@ class HfGenerator:
         return self._result(ids, np.repeat(batch.prompt_ids, call.samples_per_prompt), samples)
 
     def read_weights(self, manifest: Sequence[TensorSpec], buffer: Bytes, version: int) -> None:
-        """Nothing runs between calls and no cache outlives one, so there is nothing to pause or to reset."""
-        read_into(dict(self._model.named_parameters()), manifest, buffer)
+        """Nothing runs between calls and no cache outlives one, so there is nothing to pause or to reset. Of a model
+        with adapters these come alone: the base is the trainer's and stays as it is."""
+        own = dict(self._model.named_parameters())
+        adapters = {name: parameter for name, parameter in own.items() if is_adapter(name)}
+        read_into(adapters or own, manifest, buffer)
         self._version = version
 
     def join(self, call: Call, batch: Batch, *, afresh: bool) -> None:

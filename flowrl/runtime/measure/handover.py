@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowrl.backends.trainers.fsdp import weights
+from flowrl.backends.trainers.fsdp import adapters
 from flowrl.backends.weights import read_into
 from flowrl.runtime.measure.figures import Figure, timed
 from flowrl.runtime.measure.machine import Machine
@@ -17,7 +17,7 @@ def handover(machine: Machine, quick: bool) -> list[Figure]:
     """Half of a version written by a trainer's model and read into a generator's: the planner counts it at both ends
     of an edge."""
     source, target = (make(MODEL, machine, machine.dtypes[0]).to("cpu") for _ in range(2))
-    manifest = weights.manifest(source, machine.dtypes[0])
+    manifest = adapters.manifest(source, machine.dtypes[0], alone=False)
     parameters = dict(target.named_parameters())
     buffer = SharedBuffer.create(buffer_bytes(manifest))
     version = 0
@@ -26,7 +26,7 @@ def handover(machine: Machine, quick: bool) -> list[Figure]:
         nonlocal version
         version += 1
         with buffer.writing(version) as slot:
-            weights.write(source, manifest, slot, machine.dtypes[0])
+            adapters.write(source, manifest, slot, machine.dtypes[0], alone=False)
         with buffer.reading(version) as slot:
             read_into(parameters, manifest, slot)
 

@@ -1,8 +1,9 @@
-"""A trainer's state on disk: each rank's rows of every tensor, to be read back by any number of ranks.
+"""A trainer's state on disk: each rank's rows of every tensor it trains, to be read back by any number of ranks.
 
-`rank-R.safetensors` holds the rows of rank R, `rank-R.json` says which: {"ranks", "dtype", "counters", "tensors":
-{key: {"shape", "start", "stop"}}}. Keys are `model/NAME` and `optimizer/MOMENT/NAME`. Rank 0 also writes the model's
-`config.json`. Parameters and moments are float32, as they are in memory; nothing is pickled.
+`rank-R.safetensors` holds the rows of rank R, `rank-R.json` says which: {"ranks", "dtype", "lora", "counters",
+"tensors": {key: {"shape", "start", "stop"}}}; "lora" is null where all weights are trained. Keys are `model/NAME` and
+`optimizer/MOMENT/NAME`. Rank 0 also writes the model's `config.json`. Parameters and moments have the dtype that they
+have in memory; nothing is pickled.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def save(folder: Path, rank: ModelRank, optimizer: torch.optim.Optimizer) -> Non
     index = {
         "ranks": rank.setup.world_size,
         "dtype": str(rank.dtype).removeprefix("torch."),
+        "lora": rank.setup.model.lora if rank.setup.model is not None else None,
         "counters": _counters(rank.module, optimizer),
         "tensors": {k: {"shape": list(p.shape), "start": p.start, "stop": p.stop} for k, p in own.items()},
     }
@@ -63,6 +65,7 @@ class Stored:
             self._indices.append((folder / f"rank-{number}.safetensors", self._index(number)))
         self.counters: Mapping[str, int] = first["counters"]
         self.dtype: str = first["dtype"]
+        self.lora: Mapping[str, Any] | None = first.get("lora")
 
     def names(self) -> list[str]:
         return list(self._indices[0][1]["tensors"])
@@ -70,14 +73,14 @@ class Stored:
     def shape(self, key: str) -> tuple[int, ...]:
         entry = self._indices[0][1]["tensors"].get(key)
         if entry is None:
-            raise self._unfit(f"it has no {_named(key)}")
+            raise self.unfit(f"it has no {_named(key)}")
         return tuple(entry["shape"])
 
     def rows(self, key: str, shape: tuple[int, ...], start: int, stop: int) -> Tensor:
         """Rows [start, stop) of a full tensor of `shape`, read from the files that hold some of them."""
         if self.shape(key) != shape:
             there = list(self.shape(key))
-            raise self._unfit(f"{_named(key)} has shape {there} there, the model has {list(shape)}")
+            raise self.unfit(f"{_named(key)} has shape {there} there, the model has {list(shape)}")
         found = [rows for path, index in self._indices if (rows := _overlap(path, index, key, start, stop)) is not None]
         return torch.cat(found) if found else torch.zeros((0, *shape[1:]))
 
@@ -85,10 +88,10 @@ class Stored:
         path = self._folder / f"rank-{number}.json"
         if not path.is_file():
             again = Help(text="copy the folder again, whole, or go on from an earlier checkpoint")
-            raise self._unfit(f"{path.name} is missing", [again])
+            raise self.unfit(f"{path.name} is missing", [again])
         return json.loads(path.read_text(encoding="utf-8"))
 
-    def _unfit(self, reason: str, helps: Sequence[Help] = ()) -> FlowError:
+    def unfit(self, reason: str, helps: Sequence[Help] = ()) -> FlowError:
         return FlowError(diagnose("FR0831", helps=helps, folder=self._folder, reason=reason))
 
 
@@ -111,7 +114,8 @@ def _overlap(path: Path, index: Any, key: str, start: int, stop: int) -> Tensor 
 
 
 def _model_parts(module: nn.Module) -> dict[str, Part]:
-    return {f"{MODEL}/{part.name}": part for part in parts(module)}
+    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    return {f"{MODEL}/{part.name}": part for part in parts(module) if part.name in trained}
 
 
 def _moment_parts(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Part]:
@@ -143,6 +147,8 @@ def _restore_moments(stored: Stored, module: nn.Module, optimizer: torch.optim.O
     if not moments and not stored.counters:
         return
     for name, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            continue
         state: dict[str, Any] = {"step": torch.tensor(float(stored.counters["step"]))}
         for moment in moments:
             state[moment] = _filled(stored, f"{OPTIMIZER}/{moment}/{name}", parameter.detach())

@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from flowrl.backends.trainers.fsdp.checkpoint import MODEL, Stored
+from flowrl.backends.trainers.fsdp.checkpoint import Stored
+from flowrl.backends.trainers.fsdp.stored import Adapted, Trained, Weights
 
 FILE_BYTES = 4 * 2**30
 """Most bytes of one weight file."""
@@ -25,8 +26,9 @@ def export_checkpoint(
 ) -> Path:
     """Write config, tokenizer (with its template) and weights into `out`, as transformers and vLLM load them.
 
-    `checkpoint_folder` is what a trainer's `save` filled, `model_folder` the folder the role started from (for the
-    tokenizer), `dtype` that of the weights (None: the model's). Raises FlowError FR0831 if the checkpoint is not whole.
+    `checkpoint_folder` is what a trainer's `save` filled, `model_folder` the folder the role started from, whose
+    tokenizer is copied; where adapters were trained they are merged into its weights. `dtype` is that of the weights
+    (None: the model's). Raises FlowError FR0831 if the checkpoint is not whole, or has adapters of another model.
     """
     stored = Stored(checkpoint_folder)
     kind = dtype or stored.dtype
@@ -36,7 +38,8 @@ def export_checkpoint(
             shutil.copyfile(file, out / file.name)
     config = json.loads((checkpoint_folder / "config.json").read_text(encoding="utf-8"))
     (out / "config.json").write_text(json.dumps(config | {"dtype": kind}, indent=2), encoding="utf-8")
-    _write_weights(stored, getattr(torch, kind), out, file_bytes)
+    weights = Trained(stored) if stored.lora is None else Adapted(stored, model_folder, stored.lora)
+    _write_weights(weights, getattr(torch, kind), out, file_bytes)
     return out
 
 
@@ -45,30 +48,27 @@ def _is_replaced(name: str) -> bool:
     return name == "config.json" or ".safetensors" in name or name.endswith((".bin", ".bin.index.json", ".pt", ".gguf"))
 
 
-def _write_weights(stored: Stored, dtype: torch.dtype, out: Path, file_bytes: int) -> None:
-    groups = _groups(stored, dtype, file_bytes)
+def _write_weights(weights: Weights, dtype: torch.dtype, out: Path, file_bytes: int) -> None:
+    groups = _groups(weights, dtype, file_bytes)
     if len(groups) == 1:
-        save_file(dict(_tensors(stored, groups[0], dtype)), out / "model.safetensors", metadata={"format": "pt"})
+        save_file(dict(_tensors(weights, groups[0], dtype)), out / "model.safetensors", metadata={"format": "pt"})
         return
     places: dict[str, str] = {}
     for number, names in enumerate(groups, start=1):
         file = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
-        save_file(dict(_tensors(stored, names, dtype)), out / file, metadata={"format": "pt"})
+        save_file(dict(_tensors(weights, names, dtype)), out / file, metadata={"format": "pt"})
         places |= dict.fromkeys(names, file)
-    size = sum(_nbytes(stored, name, dtype) for name in places)
+    size = sum(_nbytes(weights, name, dtype) for name in places)
     index = {"metadata": {"total_size": size}, "weight_map": places}
     (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
 
 
-def _groups(stored: Stored, dtype: torch.dtype, file_bytes: int) -> list[list[str]]:
+def _groups(weights: Weights, dtype: torch.dtype, file_bytes: int) -> list[list[str]]:
     """Names of the tensors of each file, in order, each file within `file_bytes` unless one tensor is larger."""
     groups: list[list[str]] = [[]]
     room = file_bytes
-    for key in stored.names():
-        if not key.startswith(f"{MODEL}/"):
-            continue
-        name = key.removeprefix(f"{MODEL}/")
-        nbytes = _nbytes(stored, name, dtype)
+    for name in weights.names():
+        nbytes = _nbytes(weights, name, dtype)
         if groups[-1] and nbytes > room:
             groups.append([])
             room = file_bytes
@@ -77,11 +77,10 @@ def _groups(stored: Stored, dtype: torch.dtype, file_bytes: int) -> list[list[st
     return groups
 
 
-def _nbytes(stored: Stored, name: str, dtype: torch.dtype) -> int:
-    return torch.Size(stored.shape(f"{MODEL}/{name}")).numel() * dtype.itemsize
+def _nbytes(weights: Weights, name: str, dtype: torch.dtype) -> int:
+    return torch.Size(weights.shape(name)).numel() * dtype.itemsize
 
 
-def _tensors(stored: Stored, names: list[str], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+def _tensors(weights: Weights, names: list[str], dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     for name in names:
-        shape = stored.shape(f"{MODEL}/{name}")
-        yield name, stored.rows(f"{MODEL}/{name}", shape, 0, shape[0]).to(dtype)
+        yield name, weights.whole(name).to(dtype)

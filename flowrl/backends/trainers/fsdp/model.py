@@ -1,6 +1,7 @@
 """The model of one rank: loaded from its folder, made ready, and sharded over the ranks.
 
-Parameters are kept in float32 (they are what the optimizer moves) and computed with in the model's dtype. With one rank
+Parameters are kept in float32 (they are what the optimizer moves) and computed with in the model's dtype; those that an
+adapter (LoRA) leaves as they are, are kept in the model's dtype. A scorer of such a model is its base. With one rank
 and float32 the module stays plain: FSDP2 would gather and scatter nothing and cost its hooks. In every other case it is
 sharded, also on a single rank, since FSDP2's mixed precision is what makes a bfloat16 model of float32 parameters.
 Everything beyond this file treats both alike.
@@ -18,9 +19,11 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 from transformers.utils import logging as hf_logging
 
 from flowrl.backends.contract import RankSetup
+from flowrl.backends.lora import adapt
 from flowrl.backends.models import torch_dtype
 from flowrl.backends.trainers.fsdp.group import mesh_of
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
+from flowrl.graph.graph import Kind
 
 
 def build(setup: RankSetup) -> tuple[nn.Module, DeviceMesh | None]:
@@ -32,7 +35,10 @@ def build(setup: RankSetup) -> tuple[nn.Module, DeviceMesh | None]:
         raise InternalError(f"role `{setup.role.name}` has no model")
     _refuse(setup)
     dtype = torch_dtype(setup.model.dtype)
-    module = _load(setup, setup.model.head)
+    lora = setup.model.lora if setup.role.kind is Kind.TRAINER else None
+    module = _load(setup, setup.model.head, torch.float32 if lora is None else dtype)
+    if lora is not None:
+        adapt(module, lora, setup.seed)
     module.to(setup.device)
     _ready(module, setup.role.engine.recompute == "full")
     if setup.world_size == 1 and dtype is torch.float32:
@@ -55,13 +61,13 @@ def _refuse(setup: RankSetup) -> None:
         raise FlowError(diagnose("FR0801", setup.role.span, what=what, known=known))
 
 
-def _load(setup: RankSetup, head: str) -> nn.Module:
+def _load(setup: RankSetup, head: str, dtype: torch.dtype) -> nn.Module:
     """A causal LM, or one with a head of one number a token. A head that the folder lacks starts at zero: values and
     scores then begin at 0 whatever the seed, and the first gradients reach the head alone."""
     # Every rank reads the whole folder; a broadcast from one would save host memory on large models.
     hf_logging.disable_progress_bar()
     folder, extra = str(setup.model_folder), dict(setup.role.engine.extra)
-    arguments: dict[str, Any] = {"dtype": torch.float32, "attn_implementation": "sdpa"} | extra
+    arguments: dict[str, Any] = {"dtype": dtype, "attn_implementation": "sdpa"} | extra
     if head == "lm":
         return AutoModelForCausalLM.from_pretrained(folder, **arguments)
     if head != "scalar":

@@ -93,6 +93,10 @@ class ModelRank:
                 scores[micro.rows] = made[: len(micro.rows)]
         return scores
 
+    def trained(self) -> list[torch.nn.Parameter]:
+        """What an optimizer moves: all parameters, or the adapters of a LoRA model."""
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+
     def load(self) -> None:
         self._to(self.setup.device)
 

@@ -34,7 +34,7 @@ class FsdpScorer:
         return Result(Batch(batch.ids, batch.prompt_ids, self._columns(call, rows)), {})
 
     def read_weights(self, manifest: Sequence[TensorSpec], buffer: Bytes, version: int) -> None:
-        weights.read(self._rank.module, manifest, buffer)
+        weights.read(weights.parts(self._rank.module), manifest, buffer)
 
     def load(self) -> None:
         self._rank.load()

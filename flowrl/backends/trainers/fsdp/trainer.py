@@ -9,7 +9,8 @@ import torch
 
 from flowrl.backends.batch import Batch, Column
 from flowrl.backends.contract import Bytes, Call, RankSetup, Result, TensorSpec
-from flowrl.backends.trainers.fsdp import checkpoint, weights
+from flowrl.backends.trainers.fsdp import adapters as sent
+from flowrl.backends.trainers.fsdp import checkpoint
 from flowrl.backends.trainers.fsdp.model_rank import ModelRank, difference_metrics, token_mean
 from flowrl.backends.trainers.fsdp.optimizer import learning_rate, make_optimizer
 from flowrl.backends.trainers.fsdp.texts import Texts
@@ -25,7 +26,7 @@ class FsdpTrainer:
         self._setup = setup
         self._rank = ModelRank(setup)
         self._optimizer_params = setup.role.optimizer or OptimizerParams()
-        self._optimizer = make_optimizer(self._optimizer_params, self._rank.module.parameters(), setup.role.span)
+        self._optimizer = make_optimizer(self._optimizer_params, self._rank.trained(), setup.role.span)
         self._texts = Texts(setup)
 
     def call(self, call: Call, batch: Batch) -> Result:
@@ -42,15 +43,17 @@ class FsdpTrainer:
             return self._update(call, call.op.params, batch)
         raise InternalError(f"a trainer has no op {call.op.id}")
 
-    def manifest(self) -> Sequence[TensorSpec]:
-        return weights.manifest(self._rank.module, self._rank.dtype)
+    def manifest(self, *, adapters: bool = False) -> Sequence[TensorSpec]:
+        """`adapters`: of the adapters alone; else of the whole model, with adapters merged into it if it has any."""
+        return sent.manifest(self._rank.module, self._rank.dtype, alone=adapters)
 
-    def write_weights(self, buffer: Bytes) -> None:
-        weights.write(self._rank.module, self.manifest(), buffer, self._rank.dtype)
+    def write_weights(self, buffer: Bytes, *, adapters: bool = False) -> None:
+        specs = self.manifest(adapters=adapters)
+        sent.write(self._rank.module, specs, buffer, self._rank.dtype, alone=adapters)
 
     def read_weights(self, manifest: Sequence[TensorSpec], buffer: Bytes, version: int) -> None:
         """Take weights in; the optimizer's moments stay as they are."""
-        weights.read(self._rank.module, manifest, buffer)
+        sent.read(self._rank.module, manifest, buffer)
 
     def save(self, folder: Path) -> None:
         checkpoint.save(folder, self._rank, self._optimizer)

@@ -6,7 +6,7 @@ No rank ever gathers a full tensor here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
 from flowrl.backends.contract import Bytes, TensorSpec
-from flowrl.backends.weights import layout
 from flowrl.diag.diagnostic import InternalError
 
 
@@ -51,26 +50,21 @@ def part_of(name: str, tensor: Tensor) -> Part:
     return Part(name, tuple(tensor.shape), start, start + local.shape[0], local)
 
 
-def manifest(module: nn.Module, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
-    """The buffer's layout, with Hugging Face names, in the dtype that is published. Equal on every rank."""
-    return layout(((part.name, part.shape) for part in parts(module)), dtype)
-
-
 @torch.no_grad()
-def write(module: nn.Module, specs: Sequence[TensorSpec], buffer: Bytes, dtype: torch.dtype) -> None:
-    """Write this rank's rows of every parameter into the buffer, cast to `dtype` on the way: one pass over memory, each
+def write(own: Iterable[Part], specs: Sequence[TensorSpec], buffer: Bytes, dtype: torch.dtype) -> None:
+    """Write this rank's rows of parameters into the buffer, cast to `dtype` on the way: one pass over memory, each
     parameter by itself, with no copy of the model in between."""
-    for part, spec in zip(parts(module), specs, strict=True):
+    for part, spec in zip(own, specs, strict=True):
         if part.local.numel():
             place = torch.from_numpy(_rows(spec, part, buffer)).view(dtype).view(part.local.shape)
             place.copy_(part.local)
 
 
 @torch.no_grad()
-def read(module: nn.Module, specs: Sequence[TensorSpec], buffer: Bytes) -> None:
-    """Copy this rank's rows of every parameter out of the buffer, in place."""
+def read(parts: Iterable[Part], specs: Sequence[TensorSpec], buffer: Bytes) -> None:
+    """Copy this rank's rows of parameters out of the buffer, in place."""
     known: dict[str, Any] = {spec.name: spec for spec in specs}
-    own = list(parts(module))
+    own = list(parts)
     odd = {part.name for part in own} ^ set(known)
     if odd:
         raise InternalError(f"weights that only one side of the edge has: {', '.join(sorted(odd)[:5])}")
