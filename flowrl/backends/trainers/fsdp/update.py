@@ -47,6 +47,20 @@ class Prepared:
     """Whether no row of it has a gradient."""
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A minibatch with what is known of it before its first forward pass."""
+
+    parts: list[Prepared]
+    whole: float
+    """The loss's denominator, over all ranks; 0 if it has no token."""
+    rollout: str | None
+    """The slot with the generator's own log-probs, if the old policy is read from them."""
+
+    def of(self, *, still: bool) -> list[Prepared]:
+        return [part for part in self.parts if part.still == still]
+
+
 @dataclass(slots=True)
 class Sums:
     """Numerators of the metrics on this rank, float64."""
@@ -72,34 +86,36 @@ def update(
     A minibatch without a token (all rejected, or all rows dropped) moves nothing. Raises FlowError FR0830, with the
     parameters untouched, if the gradient is not finite.
     """
-    columns = [i.slot for i in update_reads(params) if i.slot in batch.columns and i.slot not in _NOT_COLUMNS]
-    if LOSSES[params.loss].whole_groups:
-        batch, columns = _with_groups(batch), [*columns, GROUP]
-    prepared = _prepared(rank, batch, columns, params)
-    whole = _denominator(rank, prepared, params, call)
-    if not whole:
+    begun = begin(rank, call, params, batch)
+    if not begun.whole:
         return {"skipped": (1.0, 1.0)}
     optimizer.zero_grad(set_to_none=True)
     sums = Sums()
-    rollout = _rollout_slot(call, batch)
     with rank.reading():
-        for part in (p for p in prepared if p.still):
-            _forward(rank, part, params, whole, sums, rollout)
-    for part in (p for p in prepared if not p.still):
-        (_forward(rank, part, params, whole, sums, rollout) * rank.setup.world_size).backward()
+        for part in begun.of(still=True):
+            _forward(rank, part, params, begun, sums)
+    for part in begun.of(still=False):
+        (_forward(rank, part, params, begun, sums) * rank.setup.world_size).backward()
     norm = _clip(rank, rank.setup.role.optimizer.max_grad_norm if rank.setup.role.optimizer else None)
-    metrics = _metrics(rank, sums)
-    if rollout is not None:
-        metrics[DIFFERENCE_MAX] = (largest(sums.farthest, rank.mesh), 1.0)
-    if not torch.isfinite(torch.tensor(norm)):
+    metrics = metrics_of(rank, sums, begun)
+    if not np.isfinite(norm):
         optimizer.zero_grad(set_to_none=True)
-        facts = {"role": rank.setup.role.name, "step": call.step, "loss": f"{metrics['loss'][0]:g}"}
-        raise FlowError(diagnose("FR0830", call.op.span, norm=f"{norm:g}", **facts))
+        raise not_finite(rank, call, norm, metrics)
     for group in optimizer.param_groups:
         group["lr"] = rate
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return {**metrics, "grad_norm": (norm, 1.0), "lr": (rate, 1.0)}
+
+
+def begin(rank: ModelRank, call: Call, params: UpdateParams, batch: Batch) -> Begun:
+    """All of an update that needs no model. A collective: the denominator is that of all ranks."""
+    rollout = _rollout_slot(call, batch)
+    columns = [i.slot for i in update_reads(params) if i.slot in batch.columns and i.slot not in _NOT_COLUMNS]
+    if LOSSES[params.loss].whole_groups:
+        batch, columns = _with_groups(batch), [*columns, GROUP]
+    parts = _prepared(rank, batch, columns, params)
+    return Begun(parts, _denominator(rank, parts, params, call), rollout)
 
 
 def _prepared(rank: ModelRank, batch: Batch, columns: list[str], params: UpdateParams) -> list[Prepared]:
@@ -145,17 +161,21 @@ def _denominator(rank: ModelRank, prepared: list[Prepared], params: UpdateParams
     return float(total(own.to(rank.setup.device), rank.mesh))
 
 
-def _forward(
-    rank: ModelRank, part: Prepared, params: UpdateParams, whole: float, sums: Sums, rollout: str | None
-) -> Tensor:
-    """This micro-batch's part of the minibatch's loss, which is noted in `sums`."""
+def _forward(rank: ModelRank, part: Prepared, params: UpdateParams, begun: Begun, sums: Sums) -> Tensor:
     current, entropy = _current(rank, part.micro, params)
+    return part_of_loss(part, current, entropy, params, begun, sums)
+
+
+def part_of_loss(
+    part: Prepared, current: Tensor, entropy: Tensor | None, params: UpdateParams, begun: Begun, sums: Sums
+) -> Tensor:
+    """This micro-batch's part of the minibatch's loss, which is noted in `sums`. `current`: what the model says."""
     mask = part.micro.mask if LOSSES[params.loss].whole_groups else part.mask
     terms = objective(current, entropy, mask, part.weight, part.micro.columns, params)
-    loss = numerator(terms.loss, part.mask, params.aggregate) / whole
+    loss = numerator(terms.loss, part.mask, params.aggregate) / begun.whole
     metrics = dict(terms.metrics)
-    if rollout is not None:
-        metrics[DIFFERENCE_MEAN] = (current.detach() - part.micro.columns[rollout]).abs()
+    if begun.rollout is not None:
+        metrics[DIFFERENCE_MEAN] = (current.detach() - part.micro.columns[begun.rollout]).abs()
         farthest = metrics[DIFFERENCE_MEAN].masked_fill(~part.mask, 0.0).max()
         sums.farthest = max(sums.farthest, float(farthest))
     sums.add(loss.detach(), metrics, part.mask)
@@ -189,9 +209,16 @@ def _clip(rank: ModelRank, most: float | None) -> float:
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
 
-def _metrics(rank: ModelRank, sums: Sums) -> dict[str, tuple[float, float]]:
+def not_finite(rank: ModelRank, call: Call, norm: float, metrics: Metrics) -> FlowError:
+    facts = {"role": rank.setup.role.name, "step": call.step, "loss": f"{metrics['loss'][0]:g}"}
+    return FlowError(diagnose("FR0830", call.op.span, norm=f"{norm:g}", **facts))
+
+
+def metrics_of(rank: ModelRank, sums: Sums, begun: Begun) -> dict[str, tuple[float, float]]:
+    """Those of all ranks. A collective."""
     names = sorted(sums.of_tokens)
     own = [sums.loss, float(sums.tokens), *(sums.of_tokens[name] for name in names)]
     loss, tokens, *rest = total(torch.tensor(own, dtype=torch.float64, device=rank.setup.device), rank.mesh).tolist()
     of_tokens = {name: (value / max(tokens, 1.0), tokens) for name, value in zip(names, rest, strict=True)}
-    return {"loss": (loss, 1.0)} | of_tokens
+    farthest = {} if begun.rollout is None else {DIFFERENCE_MAX: (largest(sums.farthest, rank.mesh), 1.0)}
+    return {"loss": (loss, 1.0)} | of_tokens | farthest
