@@ -133,7 +133,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
     # roles
     Unbuilt("a filter by `rule: function`", "the other rules", filters(lambda f: f.rule == "function")),
     Unbuilt("a filter that masks", "`action: drop`", filters(lambda f: f.action == "mask")),
-    Unbuilt("an environment", "prompts of a data set", roles(lambda r: r.kind is Kind.ENV), whole=True),
     Unbuilt(
         "a function as an op",
         "`source: FILE.py:NAME` of a data set",
@@ -141,7 +140,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
         whole=True,
     ),
     Unbuilt("a reward by a judge", "`function`, `model`", flavour("judge"), whole=True),
-    Unbuilt("a reward by a sandbox", "`function`, `model`", flavour("sandbox"), whole=True),
     Unbuilt("a routed reward", "`function`, `model`", flavour("router"), whole=True),
     Unbuilt("a comparison within a group", "`score`", ops(lambda op: op.method == "compare" and not _judged(op))),
     Unbuilt("rewards of a turn", "`unit: sample`", writes("rewards", Unit.TURN)),
@@ -150,8 +148,12 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("`top_k` of a scorer", "log-probs of the sampled tokens", writes("ref_top_log_probs")),
     Unbuilt(
         "`on_error` of this kind of role",
-        "`on_error` of a reward by a function",
-        roles(lambda r: r.on_error != "abort" and not (r.kind is Kind.REWARD and r.model is None)),
+        "`on_error` of a reward by a function or of an environment",
+        roles(
+            lambda r: (
+                r.on_error != "abort" and r.kind is not Kind.ENV and not (r.kind is Kind.REWARD and r.model is None)
+            )
+        ),
     ),
     # engines
     Unbuilt("`engine.gpu_bytes`", "functions on the host", engines(lambda e: e.gpu_bytes is not None)),
@@ -209,7 +211,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("`head: denoiser`", "`lm`, `scalar`", models(lambda m: m.head == "denoiser", "head")),
     # data
     Unbuilt("a mixture of data sets", "one `source`", data(lambda d: bool(d.mix))),
-    Unbuilt("numbered prompts", "prompts of a `source`", data(lambda d: d.seeds is not None)),
     Unbuilt(
         "a pair of responses",
         "`response`",
@@ -219,7 +220,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("a prompt template of one's own", "the tokenizer's chat template", data(lambda d: d.template is not None)),
     Unbuilt("`on_long: drop`", "`error`, `truncate`", data(lambda d: d.on_long == "drop")),
     # edges
-    Unbuilt("an interaction", "`->` and `=>`", edges(lambda e: e.kind is EdgeKind.INTERACTION)),
     Unbuilt("a choice of the fields that travel", "the fields that are read", edges(lambda e: bool(e.fields))),
     Unbuilt("a transport of one's own", "shared memory", edges(lambda e: e.transport is not None)),
     Unbuilt(
@@ -235,7 +235,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("weights that travel to a scorer or a reward", "weights that travel to a generator", _refreshed),
     Unbuilt("`every_updates`", "one version a step, or `every_steps`", edges(lambda e: e.every_updates is not None)),
     # step, schedule, run
-    Unbuilt("refill", "the prompts that filters leave", step(lambda s: s.graph.step.refill is not None, "refill")),
     Unbuilt(
         "partial rollout of this generator",
         "a generator that stays on its devices, with one call, whose prompts nothing else works on",

@@ -146,13 +146,19 @@ class SandboxDocument(Document):
     """A reward from running the response against tests."""
 
     image: str
-    """Name of the environment."""
+    """Name of the environment: `py311` is Python 3.11 with its standard library."""
     tests: str
-    """Column that holds the tests."""
+    """Column that holds the tests: Python to run after the response's code, `{input, output}`, or a list of these."""
     timeout_seconds: PositiveNumber = 10.0
-    """Per sample. Default 10."""
+    """Of processor time per sample, twice that on the clock. Default 10."""
     parallel: Positive | None = None
     """Runs at once. Default: the backend's."""
+    memory_bytes: Positive = 1 << 30
+    """Of all processes of one sample. Default 1 GiB."""
+    score: Literal["share", "all"] = "share"
+    """The share of its tests that a response passes, or 1 for all of them and 0 otherwise. Default share."""
+    isolation: Literal["namespaces", "limits"] = "namespaces"
+    """`limits` leaves the host's files and network open to the code: for hosts that allow no more. Default namespaces."""
 
 
 class RouterDocument(Document):
@@ -263,13 +269,15 @@ class EnvRole(RoleBase):
     kind: Literal["env"]
     """env."""
     env: str
-    """`FILE.py:CLASS` or `LIBRARY:ID`."""
+    """`FILE.py:CLASS`, `flowrl:NAME` (bandit, sokoban, frozen_lake) or `LIBRARY:ID` (gymnasium, gem, reasoning_gym)."""
     args: Arguments = Field(default_factory=dict)
     """Keyword arguments of the environment. Default none."""
     max_turns: Positive
     """Turns per agent."""
     parallel: Positive | None = None
-    """Environments at once. Default: the backend's."""
+    """Environments at once; further episodes wait for one to be free. Default: one for each sample of a step."""
+    timeout_seconds: PositiveNumber | None = None
+    """Of one turn, or one reset, of one environment; `on_error` says what then. Default none."""
 
 
 class OutputDocument(Document):

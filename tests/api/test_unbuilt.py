@@ -110,7 +110,6 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "a reward by a judge": (
         (REWARD, 'reward: {judge: {template: judge.j2, parse: "judge.py:parse", endpoint: "https://judge/v1"}}'),
     ),
-    "a reward by a sandbox": ((REWARD, "reward: {sandbox: {image: py311, tests: answer}}"),),
     "a routed reward": (
         (
             REWARD,

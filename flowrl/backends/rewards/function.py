@@ -15,8 +15,9 @@ import sys
 import numpy as np
 import numpy.typing as npt
 
-from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, Column, Ragged
+from flowrl.backends.batch import Batch, Column, Ragged
 from flowrl.backends.contract import Call, RankSetup, Result
+from flowrl.backends.rewards.settled import ABORT, row_name, settled
 from flowrl.backends.user_code import BUILTIN_PREFIX, Fault, UserCodeError
 from flowrl.backends.user_process.here import Here
 from flowrl.backends.user_process.messages import Packed, Scored
@@ -26,7 +27,6 @@ from flowrl.diag.span import Span
 from flowrl.graph.graph import Op
 from flowrl.graph.params import ScoreParams
 
-ABORT, DEFAULT = "abort", "default"
 STARTS = 10
 """Times that a function may end its process in one call of the op before the rows not tried are given up: so many find
 one row of 1,024 that it ends with."""
@@ -58,7 +58,8 @@ class FunctionReward:
         rewards, fault = _Scorer(params, function, span, first_only=on_error == ABORT).score(batch)
         if fault is not None and on_error == ABORT:
             raise FlowError(fault)
-        return _result(batch, rewards, on_error, function.restarts - before)
+        restarts = function.restarts - before
+        return settled(batch, rewards, on_error, {"restarts": (float(restarts), 1.0)} if restarts else None)
 
     def close(self) -> None:
         functions, self._functions = self._functions, {}
@@ -147,7 +148,7 @@ class _Scorer:
         if scored.odd is None:
             return rewards, None
         row, found = scored.odd
-        return rewards, diagnose("FR0824", self._span, function=self._name, found=found, row=_row(batch, row))
+        return rewards, diagnose("FR0824", self._span, function=self._name, found=found, row=row_name(batch, row))
 
     def _fault(self, error: UserCodeError, batch: Batch) -> Diagnostic:
         notes, name = printed_note(error.printed), self._name
@@ -155,27 +156,10 @@ class _Scorer:
             seconds = f"{self._params.timeout_seconds:g}"
             return diagnose("FR0825", self._span, notes=notes, function=name, rows=len(batch), seconds=seconds)
         code = {Fault.RAISED: "FR0822", Fault.ENDED: "FR0826", Fault.MEMORY: "FR0827"}[error.fault]
-        row = _row(batch, 0) if len(batch) == 1 else f"{len(batch)} rows together"
+        row = row_name(batch, 0) if len(batch) == 1 else f"{len(batch)} rows together"
         if len(batch) > 1 and error.fault is Fault.RAISED:
             row += ", and on none of them alone"
         return diagnose(code, self._span, notes=notes, function=name, error=error.told, row=row)
-
-
-def _result(batch: Batch, rewards: npt.NDArray[np.float32], on_error: str, restarts: int) -> Result:
-    """Rewards of the rows that stay: with `drop` a group stays if each of its rows has one."""
-    missing = np.isnan(rewards)
-    stay = np.ones(len(batch), dtype=np.bool_)
-    if on_error == DEFAULT:
-        rewards = np.where(missing, np.float32(0), rewards)
-    else:
-        stay = ~np.isin(batch.prompt_ids, batch.prompt_ids[missing])
-    rows = float(stay.sum())
-    metrics = {"rewards": (float(rewards[stay].mean()), rows)} if rows else {}
-    if on_error != ABORT:
-        metrics["failed"] = (float(missing.mean()) if len(batch) else 0.0, float(len(batch)))
-    if restarts:
-        metrics["restarts"] = (float(restarts), 1.0)
-    return Result(Batch(batch.ids[stay], batch.prompt_ids[stay], {"rewards": rewards[stay]}), metrics)
 
 
 def _packed(column: Column) -> Packed:
@@ -197,7 +181,3 @@ FORMATS = "?bBhHiIlLqQfd"
 
 def _none(batch: Batch) -> npt.NDArray[np.float32]:
     return np.full(len(batch), np.nan, dtype=np.float32)
-
-
-def _row(batch: Batch, row: int) -> str:
-    return f"sample {batch.ids[row] - (batch.prompt_ids[row] << SAMPLE_ID_BITS)} of prompt {batch.prompt_ids[row]}"

@@ -1,0 +1,1 @@
+"""Runs code that nobody has read, behind walls and under limits."""
