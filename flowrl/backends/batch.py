@@ -1,6 +1,7 @@
 """Batch: rows of the sample record as numpy columns, so that they travel through shared memory without copies.
 
-A token field is `Ragged` (flat values and lengths). A sample or prompt field is a numpy array of shape [rows, ...] or,
+A token field is `Ragged` (flat values and lengths). So is a turn field, with one value for each turn of the row: for
+each run of true in its `loss_mask`, in order. A sample or prompt field is a numpy array of shape [rows, ...] or,
 for str, messages and json, a tuple of Python values.
 """
 
@@ -77,6 +78,15 @@ class Batch:
 
 
 SAMPLE_ID_BITS = 16
+
+
+def sample_ids(batch: Batch, samples: int) -> IntArray:
+    """Ids of the samples of prompt rows, `samples` each: int64 [rows x samples]. Rows that are samples already (an env
+    made their prompts) keep their ids."""
+    if samples == 1 and not np.array_equal(batch.ids, batch.prompt_ids):
+        return batch.ids
+    first = batch.prompt_ids << SAMPLE_ID_BITS
+    return (first[:, None] + np.arange(samples, dtype=np.int64)[None]).reshape(-1)
 
 
 def take(column: Column, index: IntArray) -> Column:

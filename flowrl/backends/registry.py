@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flowrl.backends.contract import RankSetup  # which needs numpy; planning asks this table without it
 
 BACKENDS: dict[tuple[Kind, str], str] = {
-    (Kind.DATA, "data"): "flowrl.backends.data:Data",
+    (Kind.DATA, "data"): "flowrl.backends.data_seeds:data_rank",
     (Kind.TRAINER, "fsdp"): "flowrl.backends.trainers.fsdp.trainer:FsdpTrainer",
     (Kind.SCORER, "fsdp"): "flowrl.backends.trainers.fsdp.scorer:FsdpScorer",
     (Kind.GENERATOR, "hf"): "flowrl.backends.generators.hf:HfGenerator",
@@ -28,12 +28,12 @@ BACKENDS: dict[tuple[Kind, str], str] = {
     (Kind.FILTER, "function"): "flowrl.backends.filters.rule:RuleFilter",
 }
 
+    (Kind.ENV, "function"): "flowrl.backends.envs.environment:Environment",
 PLANNED: dict[Kind, tuple[str, ...]] = {
     Kind.TRAINER: ("megatron", "deepspeed"),
     Kind.SCORER: ("megatron", "deepspeed", "hf", "vllm"),
     Kind.GENERATOR: ("sglang", "tensorrt_llm", "deepspeed", "diffusers"),
     Kind.REWARD: ("vllm", "megatron", "deepspeed", "hf"),
-    Kind.ENV: ("function",),
     Kind.FUNCTION: ("function",),
 }
 """Backends that the language names and nobody has built: FR0801, not FR0802."""

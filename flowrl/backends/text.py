@@ -2,7 +2,7 @@
 
 Takes a Hugging Face folder; `Codec` gives token ids of prompts and text of responses. Must not know batches, samples
 or weights. A prompt is a string or a list of messages ({role, content}). A string goes to a tokenizer with a chat
-template as one user message, to one without as plain text. Messages need a template.
+template as one user message, to one without as plain text. Messages need a template. `Written` text is neither.
 """
 
 from __future__ import annotations
@@ -22,6 +22,14 @@ from flowrl.diag.span import Span
 from flowrl.machine.tokenizers import SPECIAL, TOKENIZERS
 
 Ids = npt.NDArray[np.int32]
+_TURN = "what-the-model-said"
+"""Stands for a turn in a chat template; the text behind it is the same for any."""
+
+
+class Written(str):
+    """A prompt that is written as the model shall read it: no chat template is put around it."""
+
+    __slots__ = ()
 
 
 class Codec:
@@ -64,6 +72,28 @@ class Codec:
                 _check_length(tokens, place, max_tokens)
         return [tokens if max_tokens is None else tokens[-max_tokens:] for tokens in encoded]
 
+    def encode_increment(self, observation: object, *, closed: bool, span: Span | None = None) -> Ids:
+        """int32 ids of what stands between a turn of the model and its next one: the end of its turn (unless `closed`,
+        where it wrote its end token itself), new messages, the start of the next turn. They are what the chat template
+        puts behind any turn, tokenised alone: what the model wrote stays as it is. Without a template a text stands for
+        itself. Raises FR0805, FR0808, FR0809."""
+        place = _Place(0, span)
+        messages = _messages(observation, place)
+        for message in messages:
+            self._check_alphabet(str(message["content"]), span)
+        if not self.has_template:
+            if not isinstance(observation, str):
+                raise FlowError(diagnose("FR0808", span, prompt="of a later turn"))
+            return self._encode([observation], add_special_tokens=False)[0]
+        before = [{"role": "user", "content": "-"}, {"role": "assistant", "content": _TURN}]
+        written = str(
+            self._tokenizer.apply_chat_template([*before, *messages], tokenize=False, add_generation_prompt=True)
+        )
+        increment = written.partition(_TURN)[2]
+        if closed:
+            increment = increment.removeprefix(str(self._tokenizer.eos_token))
+        return self._encode([increment], add_special_tokens=False)[0]
+
     def encode_texts(self, texts: Sequence[str], span: Span | None = None) -> list[Ids]:
         """int32 ids of plain texts, without any special token of the tokenizer's own. Raises FR0809."""
         for text in texts:
@@ -88,6 +118,8 @@ class Codec:
         messages = _messages(prompt, place)
         for message in messages:
             self._check_alphabet(str(message["content"]), place.span)
+        if isinstance(prompt, Written):
+            return str(prompt)
         if self.has_template:
             return str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
         if isinstance(prompt, str):

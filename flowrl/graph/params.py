@@ -222,6 +222,7 @@ class EnvParams(msgspec.Struct, frozen=True, kw_only=True, tag="env"):
     max_turns: int
     args: dict[str, Any] = {}
     parallel: int | None = None
+    timeout_seconds: float | None = None
 
 
 class CallParams(msgspec.Struct, frozen=True, kw_only=True, tag="call"):

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
+from msgspec import structs
 
 from flowrl.diag.diagnostic import InternalError
 from flowrl.execution.contract import Firing
-from flowrl.graph.graph import Graph, Kind, Op
+from flowrl.graph.graph import Graph, Input, Kind, Op
 from flowrl.program.program import Instruction, InstructionKind, Program
 from flowrl.runtime.launchers.contract import BoundInput, Part, Record
-from flowrl.runtime.rows import sample_spaces
+from flowrl.runtime.rows import generators_of_steps, sample_spaces
 
 READS = (InstructionKind.RUN, InstructionKind.OPEN, InstructionKind.TAKE)
 """Instructions that read their op's inputs. A take keeps them for who looks at single rows."""
@@ -26,8 +27,10 @@ class RecordStore:
         self._graph = graph
         self._is_idle = is_idle
         self._spaces = sample_spaces(graph)
+        self._played = generators_of_steps(graph)
+        self._resets = {op.id for op in graph.ops if op.method == "reset" and graph.role(op.role).kind is Kind.ENV}
         self._reading = tuple(i for i in program.instructions if i.kind in READS and i.op is not None)
-        self._sources = {op.id: {i.source for i in op.inputs if i.source is not None} for op in graph.ops}
+        self._sources = {op.id: {h for i in op.inputs if (h := self._holder(i, op)) is not None} for op in graph.ops}
         self._parts: dict[tuple[str, int], tuple[Part, ...]] = {}
         self._left: dict[tuple[str, int], int] = {}
         self._prompts: dict[tuple[str, int], list[int]] = {}
@@ -53,15 +56,21 @@ class RecordStore:
         """The bound inputs of an op in a step. An optional input without a record is left out."""
         bound: list[BoundInput] = []
         for item in op.inputs:
-            if item.source is None or (item.source, step) not in self._parts:
+            source = self._holder(item, op)
+            if source is None or (source, step) not in self._parts:
                 if item.optional:
                     continue
-                raise InternalError(f"step {step}: `{op.id}` reads `{item.slot}`, and `{item.source}` has made nothing")
-            crosses = self._spaces[item.source] != self._spaces[op.id]
-            kept = self._kept[item.source] if crosses and self._spaces[op.id] in self._carried else None
-            record = Record(item.source, step, kept or self._parts[item.source, step])
+                raise InternalError(f"step {step}: `{op.id}` reads `{item.slot}`, and `{source}` has made nothing")
+            crosses = source not in self._resets and self._spaces[source] != self._spaces[op.id]
+            kept = self._kept[source] if crosses and self._spaces[op.id] in self._carried else None
+            record = Record(source, step, kept or self._parts[source, step])
             bound.append(BoundInput(item.slot, item.field, record, by_prompt=crosses))
         return tuple(bound)
+
+    def inputs_so_far(self, op: Op, step: int) -> tuple[BoundInput, ...]:
+        """As `inputs`, without those that are not there yet."""
+        there = tuple(i for i in op.inputs if i.source is not None and (i.source, step) in self._parts)
+        return self.inputs(structs.replace(op, inputs=there), step)
 
     def prompt_ids(self, op: Op, step: int) -> list[int]:
         """All prompts of the step that `op` works on, ascending: those its data set has given, or those that a session
@@ -80,7 +89,8 @@ class RecordStore:
             return
         key = (op, step)
         if self._graph.role(firing.instruction.role).kind is Kind.DATA:
-            self._prompts[key] = sorted(i for part in parts for i in part.ids.tolist())
+            given = {i for part in parts for i in part.prompt_ids.tolist()}
+            self._prompts[key] = sorted(given.union(self._prompts.get(key, ())))
         if op in self._kept:
             self._kept[op] += tuple(parts)
         if key not in self._left:
@@ -114,6 +124,13 @@ class RecordStore:
             for source, parts in self._kept.items()
         }
 
+    def _holder(self, item: Input, op: Op) -> str | None:
+        """The op whose rows have the column: of an environment's step the generator that the reader works with."""
+        played = self._played.get(item.source or "", ())
+        if not played:
+            return item.source
+        return self._spaces[op.id] if self._spaces[op.id] in played else played[0]
+
     def _crossing(self, op: Op) -> list[str]:
         """What it reads by prompt."""
         return [i.source for i in op.inputs if i.source is not None and self._spaces[i.source] != self._spaces[op.id]]
@@ -126,7 +143,7 @@ class RecordStore:
     def data_of(self, op: Op) -> Op:
         """The data op that an op's rows come from: up the inputs, the op's own sample space first."""
         while self._graph.role(op.role).kind is not Kind.DATA:
-            sources = [self._graph.op(i.source) for i in op.inputs if i.source is not None]
+            sources = [self._graph.op(holder) for i in op.inputs if (holder := self._holder(i, op)) is not None]
             if not sources:
                 return op
             own = [s for s in sources if self._spaces[s.id] == self._spaces[op.id]]

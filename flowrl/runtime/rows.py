@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from flowrl.backends.batch import IntArray
-from flowrl.graph.graph import Graph, Op
+from flowrl.graph.graph import EdgeKind, Graph, Op
 from flowrl.graph.params import UpdateParams
 from flowrl.graph.signatures import LOSSES
 from flowrl.graph.types import Granularity
@@ -24,10 +24,12 @@ def sample_spaces(graph: Graph) -> dict[str, str | None]:
     """For each op the generate op that made the samples it works on, or opens; None for ops on prompt rows.
 
     A reader of two spaces works in that of the generate call with its own label, else in the unlabelled one
-    (LANGUAGE.md, "Binding" 3).
+    (LANGUAGE.md, "Binding" 3). What an environment's step writes stands in the rows of each generator that it plays
+    with: a reader of nothing else works in those of the first.
     """
     ops = {op.id: op for op in graph.ops}
-    spaces: dict[str, str | None] = {}
+    played = generators_of_steps(graph)
+    spaces: dict[str, str | None] = {op: generators[0] for op, generators in played.items()}
 
     def space(op: Op) -> str | None:
         if op.id not in spaces:
@@ -35,13 +37,30 @@ def sample_spaces(graph: Graph) -> dict[str, str | None]:
         return spaces[op.id]
 
     def own_space(op: Op) -> str | None:
-        found = sorted({s for i in op.inputs if i.source for s in [space(ops[i.source])] if s is not None})
+        sources = {i.source for i in op.inputs if i.source is not None}
+        known = sources - set(played) if any(space(ops[s]) for s in sources - set(played)) else sources
+        found = sorted({s for each in known for s in [space(ops[each])] if s is not None})
         fitting = [s for s in found if ops[s].label == op.label] or [s for s in found if ops[s].label is None] or found
         return fitting[0] if fitting else None
 
     for op in graph.ops:
         space(op)
     return spaces
+
+
+def generators_of_steps(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """The calls of generate that each environment's step plays with, in the order of the flow's edges."""
+    found: dict[str, list[str]] = {}
+    known = {op.id for op in graph.ops}
+    for edge in graph.edges:
+        if edge.kind is EdgeKind.INTERACTION and {edge.source, edge.target} <= known:
+            found.setdefault(edge.target, []).append(edge.source)
+    order = {edge.id: place for place, edge in enumerate(graph.declared)}
+    by_edge = {(e.source, e.target): order.get(e.id, 0) for e in graph.declared if e.kind is EdgeKind.INTERACTION}
+    return {
+        step: tuple(sorted(generators, key=lambda each, step=step: (by_edge.get((each, step), 0), each)))
+        for step, generators in found.items()
+    }
 
 
 def keeps_groups_whole(op: Op) -> bool:

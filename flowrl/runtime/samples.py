@@ -53,7 +53,7 @@ class SampleLog:
         prompts = self._prompt_texts(completion, [i >> SAMPLE_ID_BITS for i in ids])
         lines = self._lines.setdefault((step, op.id), {})
         for part in completion.parts:
-            rows = self._peek(part, ["response", "loss_mask", "weight_version"], ids)
+            rows = self._peek(part, ["response", "loss_mask", "weight_version", "rewards"], ids)
             for place, id in enumerate(rows.ids.tolist()):
                 lines[id] = {
                     **({} if op.label is None else {"label": op.label}),
@@ -61,7 +61,7 @@ class SampleLog:
                     "prompt": prompts.get(id >> SAMPLE_ID_BITS),
                     "response": _cell(rows.columns.get("response"), place),
                     **_tokens(rows.columns.get("loss_mask"), place),
-                    "reward": None,
+                    "reward": _cell(rows.columns.get("rewards"), place),  # an environment's
                     "version": self._state.made_with(op, step, id),
                     **_versions(rows, place),
                 }
@@ -79,8 +79,10 @@ class SampleLog:
         found: dict[int, object] = {}
         for part in () if bound is None else bound.record.parts:
             assert bound is not None
-            rows = self._peek(part, [bound.field], prompt_ids)
-            found |= {i: _cell(rows.columns.get(bound.field), place) for place, i in enumerate(rows.ids.tolist())}
+            ids = prompt_ids if bound.by_prompt else [i << SAMPLE_ID_BITS for i in prompt_ids]  # or a reset's
+            rows = self._peek(part, [bound.field], ids)
+            prompts = rows.prompt_ids.tolist()
+            found |= {i: _cell(rows.columns.get(bound.field), place) for place, i in enumerate(prompts)}
         return found
 
     def _fill(self, op: Op, completion: Completion) -> None:

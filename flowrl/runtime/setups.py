@@ -6,7 +6,7 @@ Also where models lie in a run's folder. Starts nothing and knows no launcher.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,7 +15,8 @@ from msgspec import structs
 from flowrl.backends.contract import Call, Gather, RankSetup
 from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Graph, Kind, Model, Op, Role
-from flowrl.graph.params import DataParams, ForwardParams, GenerateParams, ScoreParams, UpdateParams
+from flowrl.graph.params import DataParams, EnvParams, ForwardParams, GenerateParams, ScoreParams, UpdateParams
+from flowrl.graph.weights import carries_adapter
 from flowrl.plan.plan import Layout, Plan, Pool, RolePlacement, StagePlan
 from flowrl.runtime.launchers.contract import Work
 
@@ -107,7 +108,7 @@ def _rank_setup(
     return RankSetup(
         role=role,
         model=model,
-        model_folder=None if model is None else folders[model.name],
+        model_folder=_folder_of(stage.graph, role, folders),
         layout=layout,
         rank=rank,
         world_size=layout.devices,
@@ -118,7 +119,50 @@ def _rank_setup(
         max_tokens=longest_sample_tokens(stage.graph),
         steps=stage.run.steps,
         ops=tuple(_op_as_placed(op, entry) for op in stage.graph.ops if op.role == role.name),
+        adapter_edges=frozenset(
+            edge.id for edge in stage.edges if edge.source == role.name and carries_adapter(stage.graph, edge)
+        ),
     )
+
+
+def trainers_beside(stage: StagePlan, setups: Sequence[RoleSetup]) -> dict[str, str]:
+    """Scorers that work with a trainer's frozen base, by name, and that trainer: it stays on its devices in their pool,
+    laid out as they are, so its ranks hold what theirs would. Elsewhere a scorer has a copy of its own."""
+    places = {entry.role: (pool.name, entry) for pool in stage.pools for entry in pool.roles}
+    running = {setup.role for setup in setups}
+    found: dict[str, str] = {}
+    for role in stage.graph.roles:
+        if role.name not in running or role.shares not in running or role.shares not in places:
+            continue
+        (pool, own), (other, trainer) = places[role.name], places[role.shares]
+        if pool == other and own.layout == trainer.layout and not trainer.offloaded:
+            found[role.name] = role.shares
+    return found
+
+
+def owners_first(setups: Sequence[RoleSetup], beside: Collection[str]) -> list[RoleSetup]:
+    """The setups, those of roles in `beside` last: they are made with ranks of others."""
+    return sorted(setups, key=lambda setup: setup.role in beside)
+
+
+def _folder_of(graph: Graph, role: Role, folders: Mapping[str, Path]) -> Path | None:
+    """The folder of the role's model; of a data set that drops long prompts the one of the model that reads them, whose
+    tokenizer says how long they are."""
+    if role.model is not None:
+        return folders[role.model]
+    own = next((op for op in graph.ops if op.role == role.name and isinstance(op.params, DataParams)), None)
+    if own is None or not drops_long(own.params):
+        return None
+    readers = (op for op in graph.ops if any(i.slot == "prompt" and i.source == own.id for i in op.inputs))
+    models = (model for op in readers if (model := graph.role(op.role).model) is not None)
+    return next((folders[model] for model in models), None)
+
+
+def drops_long(params: object) -> bool:
+    """Whether a data set, or a source of a mix, leaves out long prompts."""
+    if not isinstance(params, DataParams):
+        return False
+    return params.on_long == "drop" or any(drops_long(source) for source in params.sources.values())
 
 
 def _as_placed(role: Role, entry: RolePlacement) -> Role:
@@ -192,10 +236,17 @@ def is_data_call(stage: StagePlan, work: Work) -> bool:
 
 
 def samples_per_prompt(graph: Graph, op: Op) -> int:
-    """Samples that a generate op makes of a prompt: the step's, or its own for a labelled call; 1 for other ops."""
+    """Samples that a generate op makes of a prompt: the step's, or its own for a labelled call; for an environment's
+    reset those of the generate that it begins; 1 for other ops."""
+    if isinstance(op.params, EnvParams) and op.method == "reset":
+        return max((samples_per_prompt(graph, each) for each in graph.ops if _begins(op, each)), default=1)
     if not isinstance(op.params, GenerateParams):
         return 1
     return op.params.samples_per_prompt if op.label is not None else graph.step.samples_per_prompt
+
+
+def _begins(reset: Op, op: Op) -> bool:
+    return isinstance(op.params, GenerateParams) and any(i.source == reset.id for i in op.inputs)
 
 
 def upstream(graph: Graph, op: Op) -> Iterator[Op]:

@@ -14,11 +14,13 @@ import numpy as np
 from flowrl.backends.batch import AnyArray, Batch, Column, IntArray, Ragged, take
 from flowrl.backends.contract import Call, Gather, Rank, RankSetup, Result, TensorSpec
 from flowrl.diag.diagnostic import InternalError
-from flowrl.graph.graph import Kind
+from flowrl.graph.graph import Graph, Kind
+from flowrl.graph.routes import router_of
 from flowrl.program.program import InstructionKind
 from flowrl.runtime.ages import versions_in
 from flowrl.runtime.assemble import Source, assemble
 from flowrl.runtime.carried_sessions import CarriedSession
+from flowrl.runtime.interact import first_words
 from flowrl.runtime.launchers.contract import Part
 from flowrl.runtime.sessions import Session
 from flowrl.runtime.weights import WeightBuffer
@@ -39,11 +41,14 @@ class RoleWorker:
 
     def run(self, call: Call, sources: Sequence[Source], ids: IntArray | None) -> Result:
         """Run the op on rows `ids` (None: all that the sources have in common)."""
-        return cast("Rank", self._rank).call(call, assemble(sources, ids))
+        return cast("Rank", self._rank).call(call, assemble(sources, ids, _routed_slots(call)))
 
     def rows(self, start: int, count: int | None) -> Result:
-        """For a data role: rows `start` … of the data set's endless order; None: one epoch from there."""
-        return Result(self._method("rows")(start, count), {})
+        """For a data role: rows `start` … of the data set's endless order; None: one epoch from there. `dropped_rows`
+        counts the rows of the source that are left out for their length."""
+        dropped = int(getattr(self._rank, "dropped", 0))
+        metrics = {"dropped_rows": (float(dropped), 1.0)} if dropped else {}
+        return Result(self._method("rows")(start, count), metrics)
 
     def open(self, call: Call, sources: Sequence[Source], ids: IntArray | None, given: IntArray | None = None) -> None:
         """Begin a session of the op on rows `ids`; one that is opened again has rows that it need not give any more. To
@@ -53,6 +58,17 @@ class RoleWorker:
             self._carried.join(call, assemble(sources, ids))
             return
         self._session = Session(self._rank, call, assemble(sources, ids), given)
+
+    def begin(self, call: Call, sources: Sequence[Source], ids: IntArray | None, graph: Graph) -> IntArray:
+        """Begin the episodes of a call of generate that plays with an environment; gives the ids of their samples."""
+        samples, prompts = first_words(graph, call, assemble(sources, ids))
+        self._method("begin")(call, samples, prompts)
+        return samples
+
+    @property
+    def rank(self) -> Any:
+        """What plays in an interaction: a Speaker or a World (runtime/interact.py)."""
+        return self._rank
 
     def forget_session(self) -> None:
         """What is open is of no use any more."""
@@ -82,13 +98,14 @@ class RoleWorker:
         elif kind is InstructionKind.WAKE_WEIGHTS:
             self._method("load")()
 
-    def manifest(self) -> tuple[TensorSpec, ...]:
-        return tuple(self._method("manifest")())
+    def manifest(self, edge: str = "") -> tuple[TensorSpec, ...]:
+        """Of what travels on a weights edge."""
+        return tuple(self._method("manifest")(**self._sent_on(edge)))
 
-    def write_weights(self, buffer: WeightBuffer, version: int) -> None:
+    def write_weights(self, buffer: WeightBuffer, version: int, edge: str = "") -> None:
         """Write this rank's shards of the role's current weights into `buffer` as `version`."""
         with buffer.writing(version, self.setup.rank) as array:
-            self._method("write_weights")(array)
+            self._method("write_weights")(array, **self._sent_on(edge))
 
     def read_weights(self, manifest: Sequence[TensorSpec], buffer: WeightBuffer, version: int) -> None:
         """Take `version` out of `buffer` in place."""
@@ -114,11 +131,24 @@ class RoleWorker:
     def close(self) -> None:
         self._method("close")()
 
+    def base(self) -> Any:
+        """What a scorer beside this trainer works with."""
+        return self._rank
+
+    def _sent_on(self, edge: str) -> dict[str, bool]:
+        return {"adapters": True} if edge in self.setup.adapter_edges else {}
+
     def _method(self, name: str) -> Callable[..., Any]:
         method = getattr(self._rank, name, None)
         if method is None:
             raise InternalError(f"role `{self.setup.role.name}` was asked to {name}, which its backend cannot do")
         return method
+
+
+def _routed_slots(call: Call) -> tuple[str, ...]:
+    """Of a router, the slots of its routes: each brings some of the rows."""
+    router = router_of(call.op)
+    return () if router is None else tuple(i.slot for i in call.op.inputs if i.slot != router.by)
 
 
 def _registered() -> MakeRank:

@@ -65,12 +65,6 @@ DISTILLED: tuple[Edit, ...] = (
     ("advantage.estimate -> actor_train.update", "teacher.log_probs -> actor_train.update"),
 )
 ENGINE: tuple[Edit, ...] = (("hidden_size: 32", "hidden_size: 128"), ("backend: hf", "backend: vllm, engine: {}"))
-INTERACTING: tuple[Edit, ...] = (
-    (REWARD, 'room: {kind: env, env: "room.py:Room", max_turns: 2}'),
-    ("data.train -> actor_infer.generate", "data.train -> room.reset"),
-    ("actor_infer.generate -> reward.score", "actor_infer.generate <-> room.step"),
-    ("reward.score -> advantage", "actor_infer.generate -> advantage"),
-)
 PAIRED: tuple[Edit, ...] = (
     (
         "keep: [answer], max_prompt_tokens: 16}\n  other",
@@ -97,7 +91,6 @@ def filtered(keys: str) -> tuple[Edit, ...]:
 EDITS: dict[str, tuple[Edit, ...]] = {
     "a filter by `rule: function`": filtered('rule: function, function: "shape.py:few"'),
     "a filter that masks": filtered("rule: zero_spread, by: reward.rewards, action: mask"),
-    "an environment": INTERACTING,
     "a function as an op": (
         (
             REWARD,
@@ -179,7 +172,6 @@ EDITS: dict[str, tuple[Edit, ...]] = {
             TRAIN.replace("train:", "first:") + "\n  train: {mix: {first: 0.5, other: 0.5}, max_prompt_tokens: 16}",
         ),
     ),
-    "numbered prompts": (*INTERACTING, (TRAIN, "train: {seeds: 100}")),
     "a pair of responses": PAIRED,
     "a model over given responses": PAIRED,
     "images": (
@@ -198,7 +190,6 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         ),
     ),
     "`on_long: drop`": (("max_prompt_tokens: 16}\n  other", "max_prompt_tokens: 16, on_long: drop}\n  other"),),
-    "an interaction": INTERACTING,
     "a choice of the fields that travel": (
         (
             SCORED,

@@ -16,9 +16,10 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as hf_logging
 
-from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, IntArray, Ragged
+from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, IntArray, Ragged, sample_ids
 from flowrl.backends.contract import LENGTH, STOP, Bytes, Call, Gather, RankSetup, Result, TensorSpec
 from flowrl.backends.generators.decode import Ends, Ids, Responses, decode
+from flowrl.backends.generators.hf_episodes import Speaks
 from flowrl.backends.generators.partial import PartialRollouts
 from flowrl.backends.generators.rollouts import percentile
 from flowrl.backends.generators.sampling import Sampling
@@ -35,7 +36,7 @@ CACHE_BYTES = 2 * 2**30
 """Most bytes of KV cache at once; prompts beyond it wait for the next round."""
 
 
-class HfGenerator:
+class HfGenerator(Speaks):
     """One rank. Ranks share nothing: each generates its own rows."""
 
     def __init__(self, setup: RankSetup) -> None:
@@ -208,15 +209,6 @@ class _Sample:
         log_probs[len(prompt) :] = responses.log_probs[row, :length]
         tokens = np.concatenate([prompt, responses.tokens[row, :length]])
         return _Sample(tokens, mask, log_probs, STOP if responses.ended[row] else LENGTH)
-
-
-def sample_ids(batch: Batch, samples: int) -> IntArray:
-    """Ids of the samples of prompt rows, `samples` each: int64 [rows x samples]. Rows that are samples already (an env
-    made their prompts) keep their ids."""
-    if samples == 1 and not np.array_equal(batch.ids, batch.prompt_ids):
-        return batch.ids
-    first = batch.prompt_ids << SAMPLE_ID_BITS
-    return (first[:, None] + np.arange(samples, dtype=np.int64)[None]).reshape(-1)
 
 
 def _check_positions(setup: RankSetup, config: Any) -> None:

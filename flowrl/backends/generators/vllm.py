@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, Ragged
+from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, Ragged, sample_ids
 from flowrl.backends.contract import LENGTH, STOP, Bytes, Call, Gather, RankSetup, Result, TensorSpec
-from flowrl.backends.generators.hf import sample_ids
 from flowrl.backends.generators.rollouts import Rollout, Rollouts, columns_of, metrics_of
 from flowrl.backends.generators.vllm_requests import Live, Sample
 from flowrl.backends.generators.vllm_settings import engine_arguments, is_cpu

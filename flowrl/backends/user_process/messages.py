@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from flowrl.backends.envs.protocol import Seen
 from flowrl.diag.diagnostic import Diagnostic
 from flowrl.diag.span import Span
 
@@ -71,7 +72,13 @@ class Debugging(msgspec.Struct, frozen=True, tag="debugging"):
     """The function has met a breakpoint: its clock stands still until it is done."""
 
 
-Reply = Loaded | Refused | Scored | Raised | Debugging
+class Played(msgspec.Struct, frozen=True, tag="played"):
+    """What an environment answered (backends/envs/served.py)."""
+
+    seen: Seen | None
+
+
+Reply = Loaded | Refused | Scored | Raised | Debugging | Played
 
 _replies = msgspec.msgpack.Decoder(Reply)
 
@@ -106,8 +113,8 @@ def frame(payload: bytes) -> bytes:
     return HEADER.pack(len(payload)) + payload
 
 
-def of_rank(message: Load | Ask) -> bytes:
-    """The frame of what a rank says."""
+def of_rank(message: msgspec.Struct) -> bytes:
+    """The frame of what a rank says: Load, Ask, or a message to environments."""
     return frame(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
 
 

@@ -23,6 +23,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from flowrl.backends.user_code import Fault, UserCodeError
 from flowrl.backends.user_process.messages import (
     Ask,
@@ -79,8 +81,12 @@ def share_of_memory(ranks: int) -> int:
 class UserProcess:
     """The function `name` of a file in `folder`. Raises FlowError FR0820, FR0821 or FR0828 if it cannot be loaded."""
 
-    def __init__(self, name: str, folder: Path, span: Span | None, limits: Limits) -> None:
+    def __init__(
+        self, name: str, folder: Path, span: Span | None, limits: Limits, load: msgspec.Struct | None = None
+    ) -> None:
+        """`load`: the first message to a process, if not that of a function."""
         self._load = Load(name, folder, span)
+        self._first = load or self._load
         self._limits = limits
         self._lock = threading.Lock()
         self._process: _Process | None = None
@@ -128,7 +134,7 @@ class UserProcess:
         self._process = process = _Process(self._limits)
         self._finalizer = weakref.finalize(self, process.kill)
         try:
-            reply = self._converse(process, of_rank(self._load), LOAD_SECONDS)
+            reply = self._converse(process, of_rank(self._first), LOAD_SECONDS)
         except UserCodeError as error:
             raise self._not_loaded(error.told, error.printed) from error
         if isinstance(reply, Loaded):

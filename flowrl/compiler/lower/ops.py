@@ -305,6 +305,8 @@ def with_starts(stage: Stage, ops: Sequence[Op], declared: Iterable[Edge]) -> li
         above = [op for op in known.values() if op.id in upstream]
         columns = dict.fromkeys(name for op in above if isinstance(op.params, DataParams) for name in kept(op.params))
         role = stage.document.roles[known[id].role]
-        inputs = (slot("prompt_id"), *(_column(column) for column in columns))
+        written = any(isinstance(op.params, DataParams) and op.params.seeds is None for op in above)
+        texts = (slot("prompt"),) if written else ()
+        inputs = (slot("prompt_id"), *texts, *(_column(column) for column in columns))
         known[id] = replace(known[id], inputs=tuple(_chosen(stage, role, known[id].role, input) for input in inputs))
     return list(known.values())

@@ -233,7 +233,13 @@ def filter_params(role: FilterRole) -> FilterParams:
 
 
 def env_params(role: EnvRole) -> EnvParams:
-    return EnvParams(env=role.env, max_turns=role.max_turns, args=dict(role.args), parallel=role.parallel)
+    return EnvParams(
+        env=role.env,
+        max_turns=role.max_turns,
+        args=dict(role.args),
+        parallel=role.parallel,
+        timeout_seconds=role.timeout_seconds,
+    )
 
 
 def forward_params(role: TrainerRole, method: str) -> ForwardParams:

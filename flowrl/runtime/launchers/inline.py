@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,18 @@ from flowrl.plan.plan import Plan, StagePlan
 from flowrl.program.program import MOVES, ChannelKind, InstructionKind
 from flowrl.runtime.assemble import Source
 from flowrl.runtime.checkpoint import kept_weights, weights_file
+from flowrl.runtime.interact import Meetings, agent_order, converse
 from flowrl.runtime.launchers.contract import Completion, Part, Work
-from flowrl.runtime.setups import RoleSetup, call_of, is_data_call, model_folders, role_setups, take_of
+from flowrl.runtime.setups import (
+    RoleSetup,
+    call_of,
+    is_data_call,
+    model_folders,
+    owners_first,
+    role_setups,
+    take_of,
+    trainers_beside,
+)
 from flowrl.runtime.weights import LocalBuffer, buffer_bytes
 from flowrl.runtime.worker import ENDS, MakeRank, RoleWorker, part_of, rows_with
 
@@ -40,14 +51,18 @@ class InlineLauncher:
         self._buffers: dict[str, tuple[LocalBuffer, tuple[TensorSpec, ...]]] = {}
         self._completed: list[Completion] = []
         self._started: tuple[Plan, StagePlan, Path] | None = None
+        self._meetings: Meetings | None = None
 
     def start(self, plan: Plan, stage: StagePlan, run_folder: Path, restore: Path | None) -> None:
         self._started = (plan, stage, run_folder)
         setups = role_setups(plan, stage, model_folders(plan, stage, run_folder), self._threads)
         _require_one_rank(stage, setups)
-        self._stage = stage
-        for setup in setups:
-            worker = RoleWorker(setup.ranks[0], self._make_rank)
+        self._stage, self._meetings = stage, Meetings(stage)
+        beside = trainers_beside(stage, setups)
+        for setup in owners_first(setups, beside):
+            lender = self._workers.get(beside.get(setup.role, ""))
+            own = setup.ranks[0] if lender is None else replace(setup.ranks[0], beside=lender.base())
+            worker = RoleWorker(own, self._make_rank)
             self._workers[setup.role] = worker
             if restore is not None:
                 worker.restore(restore)
@@ -55,6 +70,11 @@ class InlineLauncher:
             self._restore_weights(stage, restore)
 
     def submit(self, work: Work) -> None:
+        members = None if self._meetings is None else self._meetings.add(work)
+        if members is not None:
+            if members:
+                self._completed += self._play(members)
+            return
         started = time.monotonic()
         try:
             parts, metrics = self._do(work)
@@ -110,6 +130,35 @@ class InlineLauncher:
         instruction = work.firing.instruction
         return verbs[instruction.kind](self._workers[instruction.role], work)
 
+    def _play(self, members: Sequence[Work]) -> list[Completion]:
+        """An interaction, whose members end together."""
+        started = time.monotonic()
+        try:
+            made, error = self._conversed(members), None
+        except Exception as failure:
+            made, error = {}, failure
+        seconds = time.monotonic() - started
+        outcomes = [(work, *made.get(work.firing.instruction.id, ((), {}))) for work in members]
+        return [Completion(work, parts, metrics, started, seconds, error) for work, parts, metrics in outcomes]
+
+    def _conversed(self, members: Sequence[Work]) -> dict[str, Outcome]:
+        """What each of them has made, by instruction."""
+        assert self._stage is not None
+        graph = self._stage.graph
+        world, *generators = sorted(members, key=lambda work: agent_order(graph, work))
+        agents = {work.firing.instruction.role: work for work in generators}
+        for role, work in agents.items():
+            ids = None if work.rank_ids is None else work.rank_ids[0]
+            samples = self._workers[role].begin(call_of(self._stage, work), _sources(work), ids, graph)
+        env = self._workers[world.firing.instruction.role]
+        speakers = {role: self._workers[role].rank for role in agents}
+        left = converse(env.rank, speakers, call_of(self._stage, world), samples)
+        made: dict[str, Outcome] = {world.firing.instruction.id: ((), left.metrics)}
+        for role, work in agents.items():
+            result = speakers[role].finish(left.rows[role])
+            made[work.firing.instruction.id] = ((part_of(result.batch, result.batch),), result.metrics)
+        return made
+
     def _run(self, worker: RoleWorker, work: Work) -> Outcome:
         assert self._stage is not None
         if is_data_call(self._stage, work):
@@ -129,7 +178,7 @@ class InlineLauncher:
     def _send(self, worker: RoleWorker, work: Work) -> Outcome:
         edge = work.firing.instruction.edge
         assert edge is not None
-        worker.write_weights(self._buffer(edge, worker), work.version)
+        worker.write_weights(self._buffer(edge, worker), work.version, edge)
         return (), {}
 
     def _receive(self, worker: RoleWorker, work: Work) -> Outcome:
@@ -164,7 +213,7 @@ class InlineLauncher:
 
     def _buffer(self, edge: str, source: RoleWorker) -> LocalBuffer:
         if edge not in self._buffers:
-            manifest = source.manifest()
+            manifest = source.manifest(edge)
             self._buffers[edge] = (LocalBuffer(buffer_bytes(manifest), slots=self._slots(edge)), manifest)
         return self._buffers[edge][0]
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from flowrl.backends.batch import Batch, IntArray
-from flowrl.diag.diagnostic import FlowError, InternalError
+from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
 from flowrl.plan.plan import Plan, StagePlan
 from flowrl.program.program import MOVES, Instruction, InstructionKind
 from flowrl.runtime.launchers.contract import BoundInput, Completion, LostRank, Part, RankLostError, Work
@@ -28,6 +28,7 @@ from flowrl.runtime.launchers.ray_waits import Waits
 from flowrl.runtime.launchers.ray_weights import WeightEdges
 from flowrl.runtime.metrics import merge
 from flowrl.runtime.records import READS
+from flowrl.runtime.rows import generators_of_steps
 from flowrl.runtime.setups import call_of, is_data_call, located, model_folders, role_setups, take_of
 from flowrl.runtime.worker import ENDS, MakeRank, part_of
 
@@ -163,6 +164,7 @@ class RayLauncher:
         return self._crew_made.processes(role)
 
     def _start(self, plan: Plan, stage: StagePlan, run_folder: Path, restore: Path | None) -> None:
+        _require_no_episodes(stage)
         self._started, self._waits.stage = (plan, stage, run_folder), stage
         folders = model_folders(plan, stage, run_folder)
         self._owns_ray = connect(plan, stage.pools, self._address)
@@ -272,6 +274,14 @@ class RayLauncher:
 
     def _drop(self, flight: _Flight) -> None:
         self._flights = {ref: other for ref, other in self._flights.items() if other is not flight}
+
+
+def _require_no_episodes(stage: StagePlan) -> None:
+    """FR0863 for an interaction: its members would have to talk from actor to actor."""
+    for step, generators in generators_of_steps(stage.graph).items():
+        role = stage.graph.role(stage.graph.op(step).role)
+        names = ", ".join(f"`{each}`" for each in generators)
+        raise FlowError(diagnose("FR0863", role.span, env=role.name, generators=names))
 
 
 def _slots(inputs: Sequence[BoundInput], ids: IntArray | None) -> tuple[tuple[Slot, ...], list[Any]]:

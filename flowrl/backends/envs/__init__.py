@@ -1,0 +1,1 @@
+"""Environments: what answers a generator turn by turn, where it runs, and those that ship with FlowRL."""
