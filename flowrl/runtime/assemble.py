@@ -5,12 +5,13 @@ Pure. Takes rows as ranks made them (a part per rank and firing) and the ids wan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from flowrl.backends.batch import Batch, Column, IntArray, concat, take
+from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, Column, IntArray, Ragged, concat, take
 from flowrl.diag.diagnostic import InternalError
 
 
@@ -25,12 +26,15 @@ class Source:
     by_prompt: bool = False
 
 
-def assemble(sources: Sequence[Source], ids: IntArray | None = None) -> Batch:
+def assemble(sources: Sequence[Source], ids: IntArray | None = None, partial: Collection[str] = ()) -> Batch:
     """Rows `ids` (int64, ascending; None: all that every source joined by id has) with one column for each source.
+    Slots of `partial` need not have every row: where they have none a number is NaN, and a ragged row empty.
 
     Raises InternalError if a wanted row is missing or a source has an id twice.
     """
     keyed = [_Keyed(source) for source in sources]
+    if partial and ids is not None:
+        return _with_partial(keyed, ids, partial)
     by_id = [k for k in keyed if not k.source.by_prompt]
     if not by_id:
         return _rows_by_prompt(keyed, ids)
@@ -73,6 +77,32 @@ class _Keyed:
         if len(places) == len(self.keys) and np.array_equal(places, np.arange(len(places))):
             return whole
         return take(whole, places)
+
+
+def _with_partial(keyed: Sequence[_Keyed], ids: IntArray, partial: Collection[str]) -> Batch:
+    """Rows of parts, each of which has some of them. Samples, whose prompts their ids tell."""
+    prompt_ids = ids >> SAMPLE_ID_BITS
+    columns: dict[str, Column] = {}
+    for each in keyed:
+        wanted = prompt_ids if each.source.by_prompt else ids
+        if each.source.slot not in partial:
+            columns[each.source.slot] = each.column(wanted)
+            continue
+        there = np.isin(wanted, each.keys)
+        columns[each.source.slot] = _spread(each.column(wanted[there]) if there.any() else None, there)
+    return Batch(ids, prompt_ids, columns)
+
+
+def _spread(column: Column | None, there: npt.NDArray[np.bool_]) -> Column:
+    """A column of some rows as one of all: NaN, or an empty row, where there is none."""
+    if isinstance(column, Ragged):
+        lengths = np.zeros(len(there), dtype=np.int64)
+        lengths[there] = column.lengths
+        return Ragged(column.values, lengths)
+    whole = np.full(len(there), np.nan, dtype=np.float32)
+    if isinstance(column, np.ndarray):
+        whole[there] = column.astype(np.float32)
+    return whole
 
 
 def _common(by_id: Sequence[_Keyed]) -> IntArray:

@@ -154,7 +154,7 @@ class SandboxDocument(Document):
     parallel: Positive | None = None
     """Runs at once. Default: the backend's."""
     memory_bytes: Positive = 1 << 30
-    """Of all processes of one sample. Default 1 GiB."""
+    """Of all processes of one sample. Default 1073741824 (1 GiB)."""
     score: Literal["share", "all"] = "share"
     """The share of its tests that a response passes, or 1 for all of them and 0 otherwise. Default share."""
     isolation: Literal["namespaces", "limits"] = "namespaces"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from flowrl.diag.diagnostic import Diagnostic, FlowError, Label, diagnose
 from flowrl.diag.near import near_names
 from flowrl.graph.graph import Graph, Op
 from flowrl.graph.judges import judge_method, judge_of
-from flowrl.graph.params import DataParams, ScoreParams
-from flowrl.graph.routes import REST, route_of, values_of
+from flowrl.graph.params import DataParams
+from flowrl.graph.routes import REST, Router, route_of, router_of, values_of
 
 
 def cover_routes(graph: Graph) -> Graph:
@@ -27,7 +26,7 @@ def cover_routes(graph: Graph) -> Graph:
     every routed reward finds the columns that it reads in its own sources.
     """
     found: list[Diagnostic] = []
-    for role in dict.fromkeys(op.role for op in graph.ops if _router(op) is not None):
+    for role in dict.fromkeys(op.role for op in graph.ops if router_of(op) is not None):
         calls = [op for op in graph.ops if op.role == role]
         doubled = list(_doubled(calls[0]))
         found += doubled
@@ -43,21 +42,8 @@ def cover_routes(graph: Graph) -> Graph:
     return graph
 
 
-@dataclass(frozen=True, slots=True)
-class _Router:
-    by: str
-    routes: Mapping[str, str]
-
-
-def _router(op: Op) -> _Router | None:
-    if not isinstance(op.params, ScoreParams) or "router" not in op.params.extra:
-        return None
-    block = cast("dict[str, Any]", op.params.extra["router"])
-    return _Router(by=str(block["by"]).rpartition(".")[2], routes=cast("dict[str, str]", block["routes"]))
-
-
-def _routed(op: Op) -> _Router:
-    router = _router(op)
+def _routed(op: Op) -> Router:
+    router = router_of(op)
     assert router is not None, op.id
     return router
 
@@ -79,7 +65,7 @@ def _tags(graph: Graph, op: Op, mix: Op) -> tuple[str, ...]:
     """The sources whose samples come to the router: all, or behind other routers of the same tag what they send it."""
     if not op.derived:
         return tuple(_sources(mix))
-    outer = [o for o in graph.ops if _router(o) is not None and any(i.source == op.id for i in o.inputs)]
+    outer = [o for o in graph.ops if router_of(o) is not None and any(i.source == op.id for i in o.inputs)]
     if any(_mix_of(graph, o) is not mix for o in outer):
         return tuple(_sources(mix))
     sent = {tag for o in outer for tag in _tags(graph, o, mix) if route_of(_routed(o).routes, tag) == op.role}

@@ -26,4 +26,12 @@ CODES: tuple[Code, ...] = (
         "the role",
         exit_code=5,
     ),
+    Code(
+        id="FR0873",
+        headline="row without a route",
+        label="no route of `{role}` takes {value} of `{by}`",
+        why="a sample without a reward cannot be trained on, and this value is first seen now: it comes from the data",
+        help="its routes are {known}; add one, or `\"*\": REWARD` for all the rest",
+        exit_code=5,
+    ),
 )

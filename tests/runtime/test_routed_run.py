@@ -1,0 +1,102 @@
+"""Whole runs with routers: each reward scores the rows that are sent to it and no others, and each row has its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowrl.api.compile import compile_spec
+from flowrl.api.preflight import preflight
+from flowrl.diag.diagnostic import FlowError
+from flowrl.runtime.run import RunOptions, run
+from flowrl.runtime.session import SessionOptions
+from flowrl.spec import load
+from tests.conftest import Told
+from tests.runtime.runs import lines_of
+
+FLOW = """\
+flowrl: 1
+name: routed
+cluster: {gpu: cpu, nodes: 1, gpus_per_node: 2}
+models:
+  policy:
+    source: {architecture: qwen2, tokenizer: bytes, hidden_size: 32, layers: 1, heads: 2, kv_heads: 2, ffn_size: 32,
+             max_positions: 160}
+    dtype: float32
+data: {train: {source: rows.jsonl, prompt: task, keep: [domain, level], order: sequential, max_prompt_tokens: 64}}
+roles:
+  actor_train: {model: policy, backend: fsdp, optimizer: {name: sgd, lr: 1.0e-3}, update: {loss: ppo}}
+  actor_infer: {model: policy, backend: hf, generate: {max_response_tokens: 4}}
+  code: {kind: reward, function: "rewards.py:code"}
+  easy: {kind: reward, function: "rewards.py:easy"ON_ERROR}
+  hard: {kind: reward, function: "rewards.py:hard"}
+  math: {kind: reward, router: {by: level, routes: {"1": easy, "2, 3": hard}}}
+  reward: {router: {by: domain, routes: {code: code, "*": math}}}
+  advantage: {estimator: grpo}
+edges:
+  - data.train -> actor_infer.generate
+  - actor_infer.generate -> reward.score
+  - reward.score -> advantage.estimate
+  - advantage.estimate -> actor_train.update
+  - actor_train => actor_infer
+step: {prompts: 4, samples_per_prompt: 2}
+run: {steps: 2}
+"""
+REWARDS = """
+def code(response, domain, level):
+    assert set(domain) <= {"code"}, domain
+    return [100.0 + n for n in level]
+
+def easy(response, domain, level):
+    assert set(domain) <= {"math"} and set(level) <= {1}, (domain, level)
+    return [10.0 for _ in response]
+
+def hard(response, domain, level):
+    assert set(domain) <= {"math"} and set(level) <= {2, 3}, (domain, level)
+    return [float(n) for n in level]
+"""
+ROWS = [("code", 1), ("math", 1), ("math", 2), ("code", 7), ("math", 3), ("math", 2), ("math", 2), ("math", 3)]
+
+
+def carried_out(folder: Path, rows: list[tuple[object, object]], text: str = FLOW) -> list[dict[str, Any]]:
+    lines = ({"task": f"{domain} {level}", "domain": domain, "level": level} for domain, level in rows)
+    (folder / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "rewards.py").write_text(REWARDS)
+    (folder / "flow.yaml").write_text(text.replace("ON_ERROR", ""))
+    plan = compile_spec(load(folder / "flow.yaml", ()))
+    preflight(plan)
+    made = run(plan, RunOptions(runs=folder / "runs", session=SessionOptions(progress=False, threads=1)))
+    lines = [line for line in lines_of(made.folder / "metrics.jsonl") if "reward.rewards" in line]
+    samples = lines_of(made.folder / "samples.jsonl")
+    return [{**line, "shown": [s["reward"] for s in samples if s["step"] == line["step"]]} for line in lines]
+
+
+def test_rows_are_split_and_joined_again(tmp_path: Path) -> None:
+    first, second = carried_out(tmp_path, list(ROWS))
+    assert first["reward.rewards"] == (101 + 10 + 2 + 107) / 4
+    assert (first["code.rewards"], first["easy.rewards"], first["hard.rewards"]) == (104.0, 10.0, 2.0)
+    assert (first["reward.rewards_of_code"], first["reward.rewards_of_math"]) == (104.0, 6.0)
+    assert first["math.rewards"] == 6.0
+    assert first["shown"] == [101.0, 10.0, 2.0, 107.0][: len(first["shown"])]
+    assert second["reward.rewards"] == (3 + 2 + 2 + 3) / 4  # no code and nothing easy in this step
+    assert "easy.rewards" not in second
+
+
+def test_a_route_that_drops_takes_its_groups_away(tmp_path: Path) -> None:
+    rows = [*ROWS[:4], *ROWS[:4]]
+    rows[5] = ("math", 1)
+    broken = FLOW.replace("ON_ERROR", ", on_error: drop").replace("rewards.py:easy", "rewards.py:code")
+    first, _ = carried_out(tmp_path, list(rows), broken)
+    assert first["easy.failed"] == 1.0
+    assert first["reward.rewards"] == pytest.approx((101 + 2 + 107) / 3)
+
+
+@pytest.mark.parametrize("value", ["chat", None])
+def test_a_value_without_a_route_is_told(tmp_path: Path, told: Told, value: object) -> None:
+    text = FLOW.replace('"*": math', "math: math")
+    with pytest.raises(FlowError) as failed:
+        carried_out(tmp_path, [*ROWS[:3], (value, 1)], text)
+    told(failed.value, "FR0873", "null" if value is None else "")
