@@ -65,8 +65,8 @@ def round_program(program: Program, own: Collection[str]) -> Program:
         replace(stream, instructions=tuple(i for lane in stream.lanes for i in _again(lane, own)))
         for stream in program.streams
     )
-    known = {i.id for stream in streams for i in stream.instructions}
-    channels = tuple(c for c in program.channels if {c.source, c.target} <= known and c.initial_tokens == 0)
+    runs = {i.id for stream in streams for i in stream.instructions if i.kind not in MOVES}
+    channels = tuple(c for c in program.channels if {c.source, c.target} <= runs and c.initial_tokens == 0)
     between = {c.id for c in channels if c.kind is not ChannelKind.INTERACTION}
 
     def wired(i: Instruction) -> Instruction:

@@ -25,11 +25,14 @@ from flowrl.graph.graph import Kind
 from flowrl.plan.plan import StagePlan
 from flowrl.program.program import InstructionKind
 from flowrl.runtime.checkpoint import Checkpoints, CheckpointState
-from flowrl.runtime.faults import cannot_write, failure, span_of, stalled
+from flowrl.runtime.faults import cannot_write, failure, stalled
+from flowrl.runtime.faults import span_of as place_of
 from flowrl.runtime.interrupts import Abandoned, Interrupts
 from flowrl.runtime.launchers.contract import Completion, Launcher, LostRank, RankLostError, Work
 from flowrl.runtime.recovery import Loss, Losses, RollBackError, Tracks, keeps_state
+from flowrl.runtime.rounds import Rounds
 from flowrl.runtime.samples import SampleLog
+from flowrl.runtime.spans import span_of
 from flowrl.runtime.state import StageState, StartPoint
 from flowrl.runtime.steps import StepBook, StepReport
 from flowrl.runtime.waits import Overdue, Policy, Waits, no_rows, whole_groups
@@ -76,7 +79,8 @@ class Driver:
         self._stage = stage
         self._setup = setup
         self._executor = Executor(stage.programs, stage.run.steps, start.step + 1)
-        self._state = StageState(stage, self._executor.is_idle, start)
+        self._state = StageState(stage, self._executor.is_idle, start, setup.launcher.peek)
+        self._rounds = Rounds(stage, self._executor.is_idle, self._state.is_enough)
         samples = SampleLog(stage.graph, self._state, setup.launcher.peek, stage.run.samples_logged)
         self._book = StepBook(stage.name, stage.graph, stage.run.steps, samples)
         self._methods = {op.id: op.method for op in stage.graph.ops}
@@ -169,14 +173,16 @@ class Driver:
         self._close_steps()
 
     def _ready(self) -> list[Firing]:
-        return [f for f in self._executor.ready() if self._limit is None or f.step <= self._limit]
+        found = (*self._executor.ready(), *self._rounds.ready())
+        return [f for f in found if self._limit is None or f.step <= self._limit]
 
     def _begin(self, firing: Firing) -> None:
-        self._executor.start(firing)
+        if not self._rounds.start(firing):
+            self._executor.start(firing)
         saves = firing.instruction.kind is InstructionKind.SAVE and not firing.idle
         work = self._state.work(firing, self._begin_save(firing.step) if saves else None)
         if work is None:
-            self._executor.complete(firing)
+            self._complete(firing)
             return
         self._flying[firing.instruction.id, firing.step] = work
         if self._methods.get(firing.instruction.op or "") == "update":
@@ -186,6 +192,10 @@ class Driver:
             return
         with self._setup.interrupts.abandonable():
             self._setup.launcher.submit(work)
+
+    def _complete(self, firing: Firing) -> None:
+        for each in self._rounds.complete(firing):
+            self._executor.complete(each)
 
     def _take_in(self, completion: Completion) -> None:
         firing, key = completion.work.firing, (completion.work.firing.instruction.id, completion.work.firing.step)
@@ -213,8 +223,8 @@ class Driver:
                 lost = replace(error.lost, role=error.lost.role or firing.instruction.role)
                 raise RollBackError(self._loss(completion, lost, 0), told) from error
             raise told from error
-        self.spans.append(self._span(completion))
-        self._executor.complete(firing)
+        self.spans.append(span_of(completion, self._setup.began_seconds))
+        self._complete(firing)
 
     def _replace(self, completion: Completion, lost: LostRank) -> None:
         """Make the ranks of a role anew, bring them to where they stood, and submit again what it had under way. One
@@ -223,7 +233,7 @@ class Driver:
         while True:
             error = self._beyond_repair(completion, lost)
             loss = self._loss(completion, lost, len(again))
-            self._setup.losses.add(loss, span_of(self._stage, completion.work.firing.instruction), error)
+            self._setup.losses.add(loss, place_of(self._stage, completion.work.firing.instruction), error)
             try:
                 self._revive(lost.role)
                 break
@@ -240,7 +250,8 @@ class Driver:
 
     def _end_waits(self) -> None:
         """Do what an edge says of a wait that has lasted too long."""
-        overdue = self._waits.overdue(self._setup.clock(), self._executor.lacking(), self._flying)
+        lacking = (*self._executor.lacking(), *self._rounds.lacking())
+        overdue = self._waits.overdue(self._setup.clock(), lacking, self._flying)
         if overdue is None:
             return
         if overdue.policy is Policy.ABORT:
@@ -281,7 +292,7 @@ class Driver:
         while self._whole < min(self._executor.completed_step, self._executor.last_step):
             step = self._whole + 1
             now = self._setup.clock()
-            report = self._book.report(step, now - self._step_began)
+            report = self._book.report(step, now - self._step_began, self._state.fates(step))
             self._step_began = now
             try:
                 self._leave = self._setup.on_step(report) or self._leave
@@ -368,21 +379,3 @@ class Driver:
         running = [work.firing.instruction for work in [*works, *self._flying.values()]]
         waiting, step = self._executor.waiting(), self._whole + 1
         raise stalled(self._stage, running, waiting, seconds, step, self._setup.run_folder, self._last)
-
-    def _span(self, completion: Completion) -> TraceSpan:
-        instruction = completion.work.firing.instruction
-        tokens = [p.token_lengths.sum() for p in completion.parts if p.token_lengths is not None]
-        facts = {
-            "rows": float(sum(len(p.ids) for p in completion.parts)),
-            "tokens": float(sum(tokens)),
-            "bytes": float(sum(p.nbytes for p in completion.parts)),
-        }
-        return TraceSpan(
-            instruction=instruction.id,
-            pool=instruction.pool,
-            role=instruction.role,
-            step=completion.work.firing.step,
-            start_seconds=completion.start_seconds - self._setup.began_seconds,
-            seconds=completion.seconds,
-            facts={name: value for name, value in facts.items() if value},
-        )

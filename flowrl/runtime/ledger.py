@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from flowrl.diag.diagnostic import InternalError
+from flowrl.runtime.draws import Fates
 from flowrl.runtime.jsonl import JsonLines, read_lines
 from flowrl.runtime.state import Trained
 
@@ -36,26 +38,47 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Weight version of the newest token of their answers."""
     version: int
     """Weight version that was the newest when the step's training began."""
+    dropped: Runs | UnsetType = UNSET
+    """Prompts that the step drew and filters took away. With `prompts` and `surplus` these are all that it drew; unset
+    where no filter drops rows."""
+    surplus: Runs | UnsetType = UNSET
+    """Prompts that filters left and the step did not need."""
+    rounds: int | UnsetType = UNSET
+    """Rounds in which the step drew its prompts; unset without refill."""
 
 
-def entries(stage: str, step: int, trained: Sequence[Trained]) -> tuple[LedgerEntry, ...]:
-    """What a step's updates took, once for each data set: minibatches and epochs together, trainers together."""
+def entries(stage: str, step: int, trained: Sequence[Trained], fates: Sequence[Fates] = ()) -> tuple[LedgerEntry, ...]:
+    """What a step's updates took, once for each data set: minibatches and epochs together, trainers together; and what
+    became of the other prompts that it drew."""
     by_data: dict[str, list[Trained]] = {}
     for rows in trained:
         by_data.setdefault(rows.data, []).append(rows)
-    return tuple(
-        LedgerEntry(
-            stage=stage,
-            step=step,
-            data=data,
-            prompts=runs(i for rows in many for i in rows.prompt_ids.tolist()),
-            samples=len({i for rows in many for i in rows.ids.tolist()}),
-            made_with=min((rows.made_with for rows in many if rows.made_with is not None), default=None),
-            newest=max((rows.newest for rows in many if rows.newest is not None), default=None),
-            version=max(rows.version for rows in many),
-        )
-        for data, many in sorted(by_data.items())
+    fate_of = {each.data: each for each in fates}
+    return tuple(_entry(stage, step, data, many, fate_of.get(data)) for data, many in sorted(by_data.items()))
+
+
+def _entry(stage: str, step: int, data: str, many: Sequence[Trained], fate: Fates | None) -> LedgerEntry:
+    taken = [i for rows in many for i in rows.prompt_ids.tolist()]
+    return LedgerEntry(
+        stage=stage,
+        step=step,
+        data=data,
+        prompts=runs(taken),
+        samples=len({i for rows in many for i in rows.ids.tolist()}),
+        made_with=min((rows.made_with for rows in many if rows.made_with is not None), default=None),
+        newest=max((rows.newest for rows in many if rows.newest is not None), default=None),
+        version=max(rows.version for rows in many),
+        **_others(fate, taken),
     )
+
+
+def _others(fate: Fates | None, taken: Sequence[int]) -> dict[str, Any]:
+    """What became of the prompts that were drawn and not trained on."""
+    if fate is None:
+        return {}
+    surplus = set(fate.surplus.tolist()).difference(taken)
+    found = {"dropped": runs(set(fate.drawn.tolist()).difference(taken, surplus))}
+    return found if fate.rounds is None else {**found, "surplus": runs(surplus), "rounds": fate.rounds}
 
 
 def runs(ids: Iterable[int]) -> tuple[tuple[int, int], ...]:
@@ -77,7 +100,7 @@ class Ledger:
         self._lines = JsonLines(path)
 
     def add(self, new: Sequence[LedgerEntry]) -> None:
-        """Raises InternalError if a prompt was trained on in an earlier step of the stage."""
+        """Raises InternalError if a prompt has been drawn in an earlier step of the stage."""
         for entry in new:
             self._require_new(entry)
             self.digest = _chained(self.digest, msgspec.to_builtins(entry))
@@ -90,14 +113,15 @@ class Ledger:
         self._lines.close()
 
     def _require_new(self, entry: LedgerEntry) -> None:
-        if not entry.prompts:
+        drawn = _union(entry.prompts, (*(entry.dropped or ()), *(entry.surplus or ())))
+        if not drawn:
             return
         key = (entry.stage, entry.data)
         seen = self._seen.get(key, ())
-        twice = next((start for start, _ in _common(seen, entry.prompts)), None)
+        twice = next((start for start, _ in _common(seen, drawn)), None)
         if twice is not None:
             raise InternalError(f"step {entry.step}: prompt {twice} of `{entry.data}` comes a second time")
-        self._seen[key] = _union(seen, entry.prompts)
+        self._seen[key] = _union(seen, drawn)
 
 
 def digest_of(path: Path) -> str:
@@ -110,7 +134,8 @@ def _replay(lines: Iterable[dict[str, Any]]) -> tuple[str, dict[tuple[str, str],
     for line in lines:
         digest = _chained(digest, line)
         key = (line["stage"], line["data"])
-        seen[key] = _union(seen.get(key, ()), [(start, stop) for start, stop in line["prompts"]])
+        drawn = (*line["prompts"], *line.get("dropped", ()), *line.get("surplus", ()))
+        seen[key] = _union(seen.get(key, ()), [(start, stop) for start, stop in drawn])
     return digest, seen
 
 

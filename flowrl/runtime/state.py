@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from flowrl.backends.batch import SAMPLE_ID_BITS, IntArray
+from flowrl.backends.batch import IntArray
 from flowrl.diag.diagnostic import InternalError
 from flowrl.execution.contract import Firing
 from flowrl.graph.graph import Kind, Op
@@ -20,12 +20,15 @@ from flowrl.graph.params import DataParams, UpdateParams
 from flowrl.graph.rows import rows_of
 from flowrl.plan.plan import Layout, StagePlan
 from flowrl.program.program import ChannelKind, Instruction, InstructionKind, Program, Rows
+from flowrl.program.rounds import last_ops
 from flowrl.program.sessions import sessions_that_go_on
 from flowrl.runtime.ages import Ages
 from flowrl.runtime.arrivals import Arrivals
 from flowrl.runtime.carried import Bounds, Carried
+from flowrl.runtime.draws import Draws, Fates
 from flowrl.runtime.launchers.contract import BoundInput, Completion, Part, Versions, Work
 from flowrl.runtime.records import READS, RecordStore
+from flowrl.runtime.routes import Peek, Routes
 from flowrl.runtime.rows import ids_by_rank, of_prompts, prompts_of, rows_to_take
 from flowrl.runtime.versions import Cursors, WeightEdge
 
@@ -78,7 +81,9 @@ class Trained:
 
 
 class StageState:
-    def __init__(self, stage: StagePlan, is_idle: Callable[[Instruction, int], bool], start: StartPoint) -> None:
+    def __init__(
+        self, stage: StagePlan, is_idle: Callable[[Instruction, int], bool], start: StartPoint, peek: Peek
+    ) -> None:
         self._graph = stage.graph
         self._senders = _by_edge(stage.programs, InstructionKind.SEND_WEIGHTS)
         self._receivers = _by_edge(stage.programs, InstructionKind.RECEIVE_WEIGHTS)
@@ -103,8 +108,15 @@ class StageState:
         rows = rows_of(stage.graph)
         self._filters = {op.id: [each.id for each in rows.filters(op)] for op in stage.graph.ops}
         """The filters that drop rows of each op."""
-        self._stay: dict[tuple[str, int], IntArray] = {}
-        """Sample ids that a filter has left, by op and step."""
+        self._stay: dict[tuple[str, int], tuple[IntArray, IntArray]] = {}
+        """Sample ids that a filter has left, and their prompts, by op and step."""
+        self.draws = Draws(stage.graph)
+        self._routes = Routes(stage.graph, self.records.inputs_so_far, peek)
+        self._is_idle = is_idle
+        self._ends = [i for i in stage.programs.instructions if i.op in last_ops(stage.graph)]
+        """What ends a round of refill."""
+        self._read: dict[int, list[Firing]] = {}
+        """By step, firings of a round: a further one may read what they have read."""
 
     def work(self, firing: Firing, save_to: Path | None) -> Work | None:
         """What to submit; None if there is nothing to do: an idle firing, or weights that are already there."""
@@ -169,15 +181,41 @@ class StageState:
             oldest = min((int(each.min()) for each in tagged if len(each)), default=None)
             self.carried[op.id].gave(firing.step, sorted(gone), oldest)
         if op.method == "select":
-            self._stay[op.id, firing.step] = _ids_of(completion.parts)
+            self._keep(op, firing.step, completion.parts)
         if op.method == "generate":
             self._ages.add(op.id, firing.step, completion.parts, self._held(op.role))
         self.records.add(firing, completion.parts)
-        self.records.done(firing)
+        if op.id in self.draws.round:
+            self._read.setdefault(firing.step, []).append(firing)
+        else:
+            self.records.done(firing)
         return self._trained.pop((firing.instruction.id, firing.step), None)
+
+    def is_enough(self, step: int, rounds: int) -> bool:
+        """Whether so many rounds of refill have left the step's prompts; 0: of a step in which no filter works. If they
+        have, the rounds are over: the rest of the step works on these prompts. Raises FlowError FR0856 where no further
+        round may be."""
+        refill = self._graph.step.refill
+        if refill is not None and rounds and self.draws.is_short(step):
+            if rounds < refill.max_rounds:
+                return False
+            raise self.draws.too_few(step, rounds)
+        for filter, chosen in self.draws.choose(step).items() if rounds else ():
+            ids, prompts = self._stay[filter, step]
+            mine = np.isin(prompts, chosen)
+            self._stay[filter, step] = (ids[mine], prompts[mine])
+        for firing in {each.instruction.id: each for each in self._read.pop(step, ())}.values():
+            self.records.done(firing)
+        return True
+
+    def fates(self, step: int) -> tuple[Fates, ...]:
+        """What has become of the prompts that the step has drawn and filters decide on."""
+        return self.draws.fates(step, self._drawn_by)
 
     def step_done(self, step: int) -> None:
         self.records.step_done(step)
+        self.draws.step_done(step)
+        self._routes.step_done(step)
         self._ages.step_done(step)
         self._arrivals.step_done(step)
         for each in self.carried.values():
@@ -198,8 +236,10 @@ class StageState:
         op = self._graph.op(instruction.op)
         if self._graph.role(op.role).kind is Kind.DATA:
             return self._rows(firing, op)
-        inputs = self.records.inputs(op, firing.step)
-        ids, prompt_ids, tokens = self._rows_of(firing, op, inputs)
+        now = self.draws.now(op.id, firing.step)
+        inputs = self.draws.of_round(self.records.inputs(op, firing.step), now)
+        rows = self._rows_of(firing, op, self._routes.joined(op, inputs), now)
+        ids, prompt_ids, tokens = self._routes.taken(op, firing.step, rows)
         if instruction.rows.arrived and not len(ids):
             return None  # a session that was begun again gave more with an earlier take
         if isinstance(op.params, UpdateParams):
@@ -251,11 +291,14 @@ class StageState:
         dp = self._layouts.get(graph.op(op).role, Layout()).dp
         return Carried(bounds, dp, start.step, start.carried.get(op, ()))
 
-    def _rows_of(self, firing: Firing, op: Op, inputs: Sequence[BoundInput]) -> tuple[IntArray, IntArray, IntArray]:
-        """All rows of the step that filters have left; the prompts of a minibatch; or what takes have given."""
+    def _rows_of(
+        self, firing: Firing, op: Op, inputs: Sequence[BoundInput], now: set[int] | None
+    ) -> tuple[IntArray, IntArray, IntArray]:
+        """All rows of the step that filters have left, or of `now`, the prompts of a round; the prompts of a minibatch;
+        or what takes have given."""
         rows = firing.instruction.rows
         if rows == Rows():
-            return self._left(op, firing.step, rows_to_take(inputs, None))
+            return self._left(op, firing.step, rows_to_take(inputs, now))
         if isinstance(op.params, UpdateParams) and not rows.arrived:
             left = self._left(op, firing.step, rows_to_take(inputs, None))
             return of_prompts(left, prompts_of(rows, self._prompts(op, firing.step, left)))
@@ -279,9 +322,20 @@ class StageState:
             if stay is None:  # the filter does not fire in this step
                 continue
             same = self.records.space(self._graph.op(each)) == self.records.space(op)
-            mine = np.isin(rows[0], stay) if same else np.isin(rows[1], stay >> SAMPLE_ID_BITS)
+            mine = np.isin(rows[0], stay[0]) if same else np.isin(rows[1], stay[1])
             rows = (rows[0][mine], rows[1][mine], rows[2][mine])
         return rows
+
+    def _filters_work(self, step: int) -> bool:
+        return not any(self._is_idle(i, step) for i in self._ends)
+
+    def _keep(self, op: Op, step: int, parts: Sequence[Part]) -> None:
+        """Rows that a filter has left, of this round and those before it."""
+        ids, prompts = self._stay.get((op.id, step), (_NO_IDS, _NO_IDS))
+        ids = np.concatenate([ids, *(part.ids for part in parts)])
+        prompts = np.concatenate([prompts, *(part.prompt_ids for part in parts)])
+        self._stay[op.id, step] = (ids, prompts)
+        self.draws.left(op.id, step, prompts)
 
     def _rows(self, firing: Firing, op: Op) -> Work:
         """Rows of a data set: the next ones in training, the whole set from its start in validation."""
@@ -290,13 +344,16 @@ class StageState:
         start = 0 if count is None else self.cursors.start(op.id)
         if op.id in self._drawn_by:
             start, count = self._drawn_by[op.id].draw(firing.step, start)
+        elif count is not None and self.draws.is_refilled(op.id) and self._filters_work(firing.step):
+            count = self.draws.count(op.id, firing.step)
         return Work(firing, prompt_start=start, prompt_count=count)
 
     def _advance(self, op: Op, completion: Completion) -> None:
         count = completion.work.prompt_count
         if self._graph.role(op.role).kind is not Kind.DATA or count is None:
             return
-        given = [int(part.ids[-1]) + 1 for part in completion.parts if len(part.ids)]
+        self.draws.drew(op.id, completion.work.firing.step, [part.ids for part in completion.parts])
+        given = [int(part.prompt_ids[-1]) + 1 for part in completion.parts if len(part.ids)]
         self.cursors.advance(op.id, completion.work.firing.step, max([completion.work.prompt_start + count, *given]))
 
     def _training(self, op: Op, step: int, rows: tuple[IntArray, IntArray, IntArray]) -> Trained:
@@ -316,10 +373,6 @@ class StageState:
         if edge is None or edge not in self.edges:
             raise InternalError(f"`{firing.instruction.id}` has no weights edge")
         return self.edges[edge]
-
-
-def _ids_of(parts: Sequence[Part]) -> IntArray:
-    return np.concatenate([part.ids for part in parts]) if parts else _NO_IDS
 
 
 def _by_edge(program: Program, kind: InstructionKind) -> dict[str, Instruction]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flowrl.graph.graph import Graph, Kind
+from flowrl.runtime.draws import Fates
 from flowrl.runtime.launchers.contract import Completion
 from flowrl.runtime.ledger import LedgerEntry, entries
 from flowrl.runtime.metrics import merge, named, values
@@ -72,7 +73,7 @@ class StepBook:
             made = sum(int(p.token_lengths.sum()) for p in completion.parts if p.token_lengths is not None)
             self._tokens[firing.step] = self._tokens.get(firing.step, 0) + made
 
-    def report(self, step: int, seconds: float) -> StepReport:
+    def report(self, step: int, seconds: float, fates: Sequence[Fates] = ()) -> StepReport:
         """The step is whole: everything known about it, which is forgotten here."""
         trained = self._trained.pop(step, [])
         merged = merge(self._completions.pop(step, []))
@@ -83,14 +84,29 @@ class StepBook:
             step=step,
             epilogue=step > self._steps,
             seconds=seconds,
-            metrics=values(merged) | lags_of(trained) | ({"stale_prompts": float(dropped)} if dropped else {}),
+            metrics=values(merged)
+            | lags_of(trained)
+            | refill_of(fates)
+            | ({"stale_prompts": float(dropped)} if dropped else {}),
             tokens=made or taken,
             samples=len({i for rows in trained for i in rows.ids.tolist()}),
-            ledger=entries(self._stage, step, trained),
+            ledger=entries(self._stage, step, trained, fates),
             sample_lines=tuple(
                 {"stage": self._stage, "step": step, **single_reward(line)} for line in self._samples.take(step)
             ),
         )
+
+
+def refill_of(fates: Sequence[Fates]) -> dict[str, float]:
+    """`refill_rounds`: how often the step has drawn prompts; `refill_drawn`: how many; `refill_kept`: the share of them
+    that filters have left, surplus among them. Nothing without refill."""
+    refilled = [each for each in fates if each.rounds is not None]
+    drawn = sum(len(each.drawn) for each in refilled)
+    if not drawn:
+        return {}
+    rounds = max(each.rounds or 0 for each in refilled)
+    kept = sum(each.kept for each in refilled) / drawn
+    return {"refill_rounds": float(rounds), "refill_drawn": float(drawn), "refill_kept": kept}
 
 
 def lags_of(trained: Sequence[Trained]) -> dict[str, float]:

@@ -131,10 +131,11 @@ class DataDocument(Document):
     """A data set; exactly one of source, seeds or mix."""
 
     source: str | None = None
-    """A jsonl file, or `FILE.py:FUNCTION` that returns rows (called with `args`). Default none; one of source, seeds,
-    mix is given."""
+    """A jsonl or parquet file, a folder of them, one that Hugging Face `datasets` saved, a data set's hub id, or
+    `FILE.py:FUNCTION` that returns rows (called with `args`). Default none; one of source, seeds, mix is given."""
     args: Arguments = Field(default_factory=dict)
-    """Keyword arguments of the source function. Default none."""
+    """Keyword arguments of the source function; of a folder or hub id its `split` (train) and, if it has several, the
+    `name` of its configuration. Default none."""
     seeds: Positive | None = None
     """That many numbered prompts without text, for environments. Default none; one of source, seeds, mix is given."""
     mix: dict[str, PositiveNumber] | None = None
@@ -154,13 +155,13 @@ class DataDocument(Document):
     keep: Strings = ()
     """Columns that stay in the record under their own name. Default none."""
     template: str | None = None
-    """Prompt template file. Default: the tokenizer's chat template."""
+    """Jinja2 file that writes a prompt from `prompt` and the row's columns. Default: the tokenizer's chat template."""
     max_prompt_tokens: Positive | None = None
     """Longest prompt. Default: not limited."""
     on_long: Literal["error", "drop", "truncate"] = "error"
-    """What happens to a longer prompt. Default error."""
+    """What happens to a longer prompt: drop leaves the row out and counts it, truncate keeps the end. Default error."""
     order: Literal["shuffle", "sequential", "interleave"] = "shuffle"
-    """Order of the rows; reshuffled each epoch. Default shuffle."""
+    """Order of the rows; reshuffled each epoch. interleave spreads the sources of a mix evenly. Default shuffle."""
 
     @model_validator(mode="after")
     def _one_source(self) -> DataDocument:
@@ -210,7 +211,7 @@ class RefillDocument(Document):
     """Draw more prompts when a filter drops some."""
 
     max_rounds: Positive
-    """Most rounds a step."""
+    """Most rounds a step, the first among them; if filters leave too few prompts of all, the run ends."""
     oversample: Annotated[float, Field(ge=1)] = 1.0
     """Prompts drawn per prompt needed. Default 1."""
 

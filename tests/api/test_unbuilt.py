@@ -52,32 +52,10 @@ SHAPE = """
 GPUS = ("gpu: cpu, gpus_per_node: 3", "gpu: H100-80G, gpus_per_node: 8")
 REWARD = 'reward: {function: "rewards.py:score"}'
 SCORED = "  - reward.score -> advantage.estimate"
-SECOND = 'second: {kind: reward, function: "rewards.py:score"}'
 SYNC = "- actor_train => actor_infer"
 VALIDATED = "- actor_infer.generate@val -> reward.score@val"
 TRAIN = "train: {source: rows.jsonl, prompt: question, keep: [answer], max_prompt_tokens: 16}"
-DISTILLED: tuple[Edit, ...] = (
-    ("update: {loss: ppo}", "update: {loss: distill}"),
-    (REWARD, "teacher: {kind: scorer, model: policy, backend: fsdp, top_k: 4}"),
-    ("  advantage: {estimator: grpo}\n", ""),
-    ("  - actor_infer.generate -> reward.score\n", "  - actor_infer.generate -> teacher.log_probs\n"),
-    (f"{SCORED}\n", ""),
-    ("advantage.estimate -> actor_train.update", "teacher.log_probs -> actor_train.update"),
-)
 ENGINE: tuple[Edit, ...] = (("hidden_size: 32", "hidden_size: 128"), ("backend: hf", "backend: vllm, engine: {}"))
-PAIRED: tuple[Edit, ...] = (
-    (
-        "keep: [answer], max_prompt_tokens: 16}\n  other",
-        "chosen: answer, rejected: wrong, max_prompt_tokens: 16}\n  other",
-    ),
-    ("update: {loss: ppo}", "update: {loss: dpo, beta: 0.1}"),
-    (REWARD, "reference: {model: policy, backend: fsdp}"),
-    ("  advantage: {estimator: grpo}\n", ""),
-    ("  - data.train -> actor_infer.generate\n", "  - data.train -> reference.log_probs\n"),
-    ("  - actor_infer.generate -> reward.score\n", ""),
-    (f"{SCORED}\n", ""),
-    ("advantage.estimate -> actor_train.update", "reference.log_probs -> actor_train.update"),
-)
 
 
 def filtered(keys: str) -> tuple[Edit, ...]:
@@ -103,13 +81,6 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "a reward by a judge": (
         (REWARD, 'reward: {judge: {template: judge.j2, parse: "judge.py:parse", endpoint: "https://judge/v1"}}'),
     ),
-    "a routed reward": (
-        (
-            REWARD,
-            f"reward: {{router: {{by: answer, routes: {{a: second, '*': third}}}}}}\n  {SECOND}\n"
-            f"  {SECOND.replace('second', 'third')}",
-        ),
-    ),
     "a comparison within a group": (
         ("rewards.py:score", "compare.py:compare"),
         ("actor_infer.generate -> reward.score", "actor_infer.generate -> reward.compare"),
@@ -120,7 +91,6 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         (REWARD, REWARD.replace("}", ", unit: token}")),
         ("estimator: grpo", "estimator: reinforce"),
     ),
-    "`top_k` of a scorer": DISTILLED,
     "`on_error` of this kind of role": (("estimator: grpo", "estimator: grpo, on_error: drop"),),
     "`engine.gpu_bytes`": ((REWARD, REWARD.replace("}", ", engine: {gpu_bytes: 1000}}")),),
     "pp or ep of a vLLM engine": (
@@ -160,20 +130,11 @@ EDITS: dict[str, tuple[Edit, ...]] = {
             "rollout: {gpus: 1, roles: [actor_infer]}}}\nstep:",
         ),
     ),
-    "LoRA": (("max_positions: 96}", "max_positions: 96}\n    lora: {rank: 2, alpha: 4}"),),
     "`head: denoiser`": (
         (SHAPE, " {source: black-forest-labs/FLUX.1-dev, head: denoiser}"),
         ("backend: hf, generate: {max_response_tokens: 16}", "backend: diffusers, generate: {height: 256, width: 256}"),
         GPUS,
     ),
-    "a mixture of data sets": (
-        (
-            TRAIN,
-            TRAIN.replace("train:", "first:") + "\n  train: {mix: {first: 0.5, other: 0.5}, max_prompt_tokens: 16}",
-        ),
-    ),
-    "a pair of responses": PAIRED,
-    "a model over given responses": PAIRED,
     "images": (
         (SHAPE, " {source: Qwen/Qwen2.5-VL-3B-Instruct}"),
         ("backend: hf", "backend: vllm"),
@@ -183,13 +144,6 @@ EDITS: dict[str, tuple[Edit, ...]] = {
             "images: answer, keep: [answer], max_prompt_tokens: 16}\n  other",
         ),
     ),
-    "a prompt template of one's own": (
-        (
-            "{source: rows.jsonl, prompt: question, keep",
-            "{template: judge.j2, source: rows.jsonl, prompt: question, keep",
-        ),
-    ),
-    "`on_long: drop`": (("max_prompt_tokens: 16}\n  other", "max_prompt_tokens: 16, on_long: drop}\n  other"),),
     "a choice of the fields that travel": (
         (
             SCORED,
@@ -214,11 +168,6 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         (SYNC, SYNC + "\n  - {edge: actor_train => reference, every_steps: 10}"),
     ),
     "`every_updates`": ((SYNC, "- {edge: actor_train => actor_infer, every_updates: 1}"),),
-    "refill": (
-        (REWARD, f"{REWARD}\n  few: {{kind: filter, rule: zero_spread, by: reward.rewards}}"),
-        (SCORED, "  - reward.score -> few.select\n  - few.select -> advantage.estimate"),
-        ("updates: 2}", "updates: 2, refill: {max_rounds: 3}}"),
-    ),
     "partial rollout of this generator": (
         ("step:", "schedule: {max_lag: 1, partial_rollout: true}\nstep:"),
         (SYNC, f"- {{edge: data.other -> actor_infer.generate@val, every_steps: 2}}\n  {VALIDATED}\n  {SYNC}"),
@@ -262,20 +211,3 @@ def test_a_construct_that_is_not_built_is_refused_by_run(what: str, tmp_path: Pa
     for each in found:
         assert each.code == "FR0801"
         assert each.labels[0].span.line > 0
-
-
-def test_a_routed_reward_is_shown_where_it_is_written_also_over_a_preset(tmp_path: Path) -> None:
-    (tmp_path / "rewards.py").write_text(FILES["rewards.py"])
-    file = tmp_path / "flow.yaml"
-    file.write_text(
-        "flowrl: 1\nname: demo\nuse: grpo\ncluster: 8xH100-80G\nmodels: {policy: {source: Qwen/Qwen2.5-7B}}\n"
-        "data:\n  train: {source: rows.jsonl, keep: [answer, domain], max_prompt_tokens: 16}\nroles:\n"
-        '  math: {kind: reward, function: "rewards.py:score"}\n'
-        '  reward: {router: {by: domain, routes: {"*": math}}}\n'
-    )
-    with pytest.raises(FlowError) as refused:
-        preflight(api.plan(file))
-    (routed,) = [each for each in refused.value.diagnostics if "routed" in each.labels[0].text]
-    span = routed.labels[0].span
-    assert (span.line, span.column) == (10, 3)
-    assert Path(span.file).name == "flow.yaml"

@@ -45,6 +45,12 @@ vars: {{max_response_tokens: 6, overlong_buffer_tokens: 3}}
 step: {{prompts: 4, samples_per_prompt: 3, updates: 1, refill: null}}
 roles: {{{INFER.replace("generate: {max_response_tokens: 6}", "generate: {temperature: 1.0}")}, {TRAIN}, {REWARD}}}
 """,
+    # And with refill: rounds end by what has been scored, so they are the same wherever that was done.
+    "dapo_refilled": f"""use: dapo
+vars: {{max_response_tokens: 6, overlong_buffer_tokens: 3}}
+step: {{prompts: 4, samples_per_prompt: 3, updates: 2, refill: {{max_rounds: 9, oversample: 1.5}}}}
+roles: {{{INFER.replace("generate: {max_response_tokens: 6}", "generate: {temperature: 1.0}")}, {TRAIN}, {REWARD}}}
+""",
     "async_grpo_lag_0": f"""use: grpo
 step: {{prompts: 4, samples_per_prompt: 3, updates: 2}}
 schedule: {{max_lag: 0, takes: 2}}
@@ -55,6 +61,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "ppo": ("actor_train", "actor_infer", "critic", "reference"),
     "grpo": ("actor_train", "actor_infer", "reference"),
     "dapo": ("actor_train", "actor_infer"),
+    "dapo_refilled": ("actor_train", "actor_infer"),
     "async_grpo_lag_0": ("actor_train", "actor_infer", "reference"),
 }
 """The roles that need a slot."""

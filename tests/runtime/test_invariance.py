@@ -61,7 +61,7 @@ def test_the_reference_is_worth_comparing_with(references: dict[str, Outcome], f
     samples, metrics = references[flow]["samples"], references[flow]["metrics"]
     assert isinstance(samples, list)
     assert isinstance(metrics, list)
-    assert len(samples) == STEPS * 4  # one of each prompt's three; all of them are in the losses and the weights
+    assert len(samples) == STEPS * 4  # one of each prompt's samples; all of them are in the losses and the weights
     assert len({line["response"] for line in samples}) > STEPS
     assert len({line["actor_train.loss"] for line in metrics}) == STEPS
     assert all(line["actor_train.grad_norm"] > 0 for line in metrics)
@@ -71,6 +71,14 @@ def test_the_filter_drops_groups(references: dict[str, Outcome]) -> None:
     metrics = references["dapo"]["metrics"]
     assert isinstance(metrics, list)
     assert min(line["informative.kept"] for line in metrics) < 1.0
+
+
+def test_refill_draws_several_rounds(references: dict[str, Outcome]) -> None:
+    metrics, ledger = references["dapo_refilled"]["metrics"], references["dapo_refilled"]["ledger"]
+    assert isinstance(metrics, list)
+    assert isinstance(ledger, list)
+    assert max(line["refill_rounds"] for line in metrics) > 1
+    assert [sum(stop - start for start, stop in line["prompts"]) for line in ledger] == [4] * STEPS
 
 
 @pytest.mark.parametrize(("flow", "parts"), PLACEMENTS, ids=[f"{f}: {named(p)}" for f, p in PLACEMENTS])
