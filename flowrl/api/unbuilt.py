@@ -101,13 +101,12 @@ def logger(name: str) -> Find:
     return lambda stage: [(stage.name, stage.run.spans.get("loggers"))] if name in stage.run.loggers else []
 
 
+def _with_images(params: DataParams) -> bool:
+    return params.images is not None or any(map(_with_images, params.sources.values()))
+
+
 def _judged(op: Op) -> bool:
     return isinstance(op.params, ScoreParams) and op.params.flavour == "judge"
-
-
-def _reads_text(op: Op) -> bool:
-    """Log-probs or values of a response that a data set gives, where no generator has made its tokens."""
-    return op.method in ("log_probs", "values") and any(i.slot == "response" for i in op.inputs)
 
 
 def _unwaited(policy: str) -> Find:
@@ -140,12 +139,9 @@ UNBUILT: tuple[Unbuilt, ...] = (
         whole=True,
     ),
     Unbuilt("a reward by a judge", "`function`, `model`", flavour("judge"), whole=True),
-    Unbuilt("a routed reward", "`function`, `model`", flavour("router"), whole=True),
     Unbuilt("a comparison within a group", "`score`", ops(lambda op: op.method == "compare" and not _judged(op))),
     Unbuilt("rewards of a turn", "`unit: sample`", writes("rewards", Unit.TURN)),
     Unbuilt("rewards of a token", "`unit: sample`", writes("rewards", Unit.TOKEN)),
-    Unbuilt("a model over given responses", "the loss `sft`", ops(_reads_text)),
-    Unbuilt("`top_k` of a scorer", "log-probs of the sampled tokens", writes("ref_top_log_probs")),
     Unbuilt(
         "`on_error` of this kind of role",
         "`on_error` of a reward by a function or of an environment",
@@ -207,18 +203,9 @@ UNBUILT: tuple[Unbuilt, ...] = (
         placed(lambda role, pool, e: role.backend == "fsdp" and max(e.layout.tp, e.layout.cp, e.layout.ep) > 1),
     ),
     # models
-    Unbuilt("LoRA", "training of all weights", models(lambda m: m.lora is not None)),
     Unbuilt("`head: denoiser`", "`lm`, `scalar`", models(lambda m: m.head == "denoiser", "head")),
     # data
-    Unbuilt("a mixture of data sets", "one `source`", data(lambda d: bool(d.mix))),
-    Unbuilt(
-        "a pair of responses",
-        "`response`",
-        data(lambda d: d.chosen is not None or d.rejected is not None),
-    ),
-    Unbuilt("images", "text prompts", data(lambda d: d.images is not None)),
-    Unbuilt("a prompt template of one's own", "the tokenizer's chat template", data(lambda d: d.template is not None)),
-    Unbuilt("`on_long: drop`", "`error`, `truncate`", data(lambda d: d.on_long == "drop")),
+    Unbuilt("images", "text prompts", data(_with_images)),
     # edges
     Unbuilt("a choice of the fields that travel", "the fields that are read", edges(lambda e: bool(e.fields))),
     Unbuilt("a transport of one's own", "shared memory", edges(lambda e: e.transport is not None)),
