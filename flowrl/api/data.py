@@ -23,6 +23,9 @@ ROWS = 64
 LINE_BYTES = 1 << 20
 """A longer line is not looked at, nor what follows it."""
 
+_TABLES = (".parquet", ".arrow")
+"""Files that need a library to be read; the run looks at them."""
+
 Row = Mapping[str, Any]
 
 
@@ -49,7 +52,7 @@ def _sets(name: str, params: DataParams) -> Iterator[tuple[str, DataParams]]:
 
 def _fault(stage: Stage, name: str, params: DataParams) -> Diagnostic | None:
     path = Path(stage.folder) / params.source
-    if not params.source or is_function(params.source) or not isfile(path):
+    if not params.source or is_function(params.source) or path.suffix in _TABLES or not isfile(path):
         return None
     rows = 0
     for number, line in _lines(path):

@@ -33,7 +33,8 @@ class RankSetup:
     role: Role
     model: Model | None
     model_folder: Path | None
-    """A Hugging Face folder (config.json, *.safetensors, tokenizer) with the initial weights."""
+    """A Hugging Face folder (config.json, *.safetensors, tokenizer) with the initial weights. Of a data set that leaves
+    out long prompts the folder of the model that reads them."""
     layout: Layout
     rank: int = 0
     world_size: int = 1

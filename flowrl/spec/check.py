@@ -29,6 +29,8 @@ _NAMED: tuple[Path, ...] = (("models",), ("data",), ("roles",), ("placement", "p
 
 _WITH_FUNCTIONS: Mapping[Path, tuple[str, ...]] = {("data",): ("source",), ("roles",): ("function", "env")}
 """Sections whose entries may have `args`, and the keys that name what takes them."""
+DATA_FILES = (".jsonl", ".json", ".parquet", ".arrow")
+"""What a data set in one file is called; another source is a folder, a hub id or a function."""
 
 
 def check_document(root: MappingNode) -> Iterator[Diagnostic]:
@@ -90,11 +92,15 @@ def _check_names(root: MappingNode, path: Path) -> Iterator[Diagnostic]:
 
 
 def _check_arguments(name: str, node: Node, keys: tuple[str, ...]) -> Iterator[Diagnostic]:
-    """`args` need a function among `keys`."""
+    """`args` need a function among `keys`, or a data set of several splits: a folder or hub id."""
     if not isinstance(node, MappingNode) or "args" not in node.entries:
         return
-    if not any(":" in _text(node.get(key)) for key in keys):
+    if not any(":" in _text(node.get(key)) or (key == "source" and _has_splits(_text(node.get(key)))) for key in keys):
         yield diagnose("FR0128", node.entries["args"].key_span, parent=name)
+
+
+def _has_splits(source: str) -> bool:
+    return bool(source) and not source.endswith(DATA_FILES)
 
 
 def _check_labels(role: MappingNode) -> Iterator[Diagnostic]:

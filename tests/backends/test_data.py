@@ -93,7 +93,8 @@ def test_a_line_separator_inside_a_string_is_text(folder: Path) -> None:
         ({"source": "rows.py:number"}, "", "FR0815", "number"),
         ({"source": "rows.py:numbers"}, "", "FR0815", "list"),
         ({"source": "rows.py:nothing"}, "", "FR0815", "none"),
-        ({"on_long": "drop", "max_prompt_tokens": 5}, "", "FR0816", ""),
+        ({"on_long": "drop", "max_prompt_tokens": 5}, '{"q": "1+1=", "a": 2}\n', "FR0816", ""),
+        ({"template": "prompt.j2"}, '{"q": "1+1=", "a": 2}\n', "FR0879", ""),
     ],
 )
 def test_bad_data(
@@ -101,11 +102,12 @@ def test_bad_data(
 ) -> None:
     for file in folder.glob("*.py"):
         shutil.copy(file, tmp_path)
+    (tmp_path / "prompt.j2").write_text("{{ prompt }} for {{ name }}")
     (tmp_path / "bad.jsonl").write_text(text)
     written = {"source": "bad.jsonl", "prompt": "q", "keep": ["a"]} | params
     graph = placed(tmp_path, {TRAIN: f"train: {json.dumps(written)}"})
     with pytest.raises(FlowError) as caught:
-        Data(data_setup(graph.op("data.train"), tmp_path))
+        Data(data_setup(graph.op("data.train"), tmp_path)).rows(0, 1)
     told(caught.value, code, name)
 
 

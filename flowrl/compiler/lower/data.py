@@ -14,6 +14,9 @@ from flowrl.graph.graph import Op
 from flowrl.graph.params import DataParams
 from flowrl.graph.types import Granularity
 
+_SHOWN = ("source", "keep", "prompt", "response", "chosen", "rejected", "template", "on_long")
+"""Keys at whose places a run says what is wrong with the data."""
+
 
 def lower_data(stage: Stage, site: CallSite) -> Op | None:
     """One data set as an op; None where its source function is at fault."""
@@ -38,7 +41,7 @@ def lower_data(stage: Stage, site: CallSite) -> Op | None:
 
 def _spans(stage: Stage, name: str, params: DataParams) -> dict[str, Span]:
     sources = ((f"mix.{other}", stage.key_span("data", name, "mix", other)) for other in params.sources)
-    written = stage.written_keys("data", name, keys=("source", "keep", "prompt", "response", "on_long"))
+    written = stage.written_keys("data", name, keys=_SHOWN)
     return written | {key: span for key, span in sources if span is not None}
 
 

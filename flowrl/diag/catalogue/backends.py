@@ -40,7 +40,8 @@ CODES: tuple[Code, ...] = (
         id="FR0806",
         headline="prompt too long",
         label="prompt {prompt} has {tokens} tokens, {over} more than `max_prompt_tokens: {max_tokens}`",
-        help="raise `max_prompt_tokens`, or say what shall happen: `on_long: truncate` keeps the last {max_tokens}",
+        help="raise `max_prompt_tokens`, or say what shall happen: `on_long: truncate` keeps the last {max_tokens}, "
+        "`on_long: drop` leaves the row out",
     ),
     Code(
         id="FR0807",
@@ -79,7 +80,7 @@ CODES: tuple[Code, ...] = (
         headline="column not found",
         label="row {row} of `{source}` has no column `{column}`",
         why="its columns are {columns}",
-        help="name a column of the data: `prompt:`, `response:` and `keep:` of data `{data}`",
+        help="name a column of the data: `prompt:`, `response:`, `chosen:`, `rejected:` and `keep:` of data `{data}`",
     ),
     Code(
         id="FR0813",
@@ -103,7 +104,8 @@ CODES: tuple[Code, ...] = (
     Code(
         id="FR0816",
         headline="prompts cannot be dropped by length here",
-        label="data `{data}` says `on_long: drop`, and no tokenizer is known where its rows are read",
+        label="data `{data}` says `on_long: drop`, and no model reads its prompts as text",
+        why="how many tokens a prompt has is a matter of the model's tokenizer",
         help="write `on_long: truncate`, or remove the long rows from the file",
     ),
     Code(

@@ -169,7 +169,8 @@ CODES: tuple[Code, ...] = (
         id="FR0128",
         headline="arguments without a function",
         label="`{parent}` names no function that could take them",
-        why="`args` are keyword arguments of the function that the entry names as `FILE.py:NAME`",
+        why="`args` are keyword arguments of the function that the entry names as `FILE.py:NAME`, or of a data set the "
+        "`split` and `name` of a folder or hub id",
         help="remove `args`, or name a function",
     ),
     Code(
