@@ -19,19 +19,21 @@ if TYPE_CHECKING:
 BACKENDS: dict[tuple[Kind, str], str] = {
     (Kind.DATA, "data"): "flowrl.backends.data_seeds:data_rank",
     (Kind.TRAINER, "fsdp"): "flowrl.backends.trainers.fsdp.trainer:FsdpTrainer",
+    (Kind.TRAINER, "megatron"): "flowrl.backends.trainers.megatron.trainer:MegatronTrainer",
     (Kind.SCORER, "fsdp"): "flowrl.backends.trainers.fsdp.scorer:FsdpScorer",
+    (Kind.SCORER, "megatron"): "flowrl.backends.trainers.megatron.scorer:MegatronScorer",
     (Kind.GENERATOR, "hf"): "flowrl.backends.generators.hf:HfGenerator",
     (Kind.GENERATOR, "vllm"): "flowrl.backends.generators.vllm:VllmGenerator",
     (Kind.REWARD, "function"): "flowrl.backends.rewards.host:host_reward",
     (Kind.REWARD, "fsdp"): "flowrl.backends.rewards.model:ModelReward",
     (Kind.ESTIMATOR, "torch"): "flowrl.backends.estimators.estimator:Estimator",
     (Kind.FILTER, "function"): "flowrl.backends.filters.rule:RuleFilter",
+    (Kind.ENV, "function"): "flowrl.backends.envs.environment:Environment",
 }
 
-    (Kind.ENV, "function"): "flowrl.backends.envs.environment:Environment",
 PLANNED: dict[Kind, tuple[str, ...]] = {
-    Kind.TRAINER: ("megatron", "deepspeed"),
-    Kind.SCORER: ("megatron", "deepspeed", "hf", "vllm"),
+    Kind.TRAINER: ("deepspeed",),
+    Kind.SCORER: ("deepspeed", "hf", "vllm"),
     Kind.GENERATOR: ("sglang", "tensorrt_llm", "deepspeed", "diffusers"),
     Kind.REWARD: ("vllm", "megatron", "deepspeed", "hf"),
     Kind.FUNCTION: ("function",),

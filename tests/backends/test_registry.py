@@ -20,7 +20,7 @@ def role(kind: Kind, backend: str | None, model: str | None = None) -> Role:
 
 @pytest.mark.parametrize(
     ("kind", "backend"),
-    [(Kind.TRAINER, "megatron"), (Kind.GENERATOR, "sglang")],
+    [(Kind.TRAINER, "deepspeed"), (Kind.GENERATOR, "sglang")],
 )
 def test_what_is_not_built_is_refused(kind: Kind, backend: str | None) -> None:
     with pytest.raises(FlowError) as caught:

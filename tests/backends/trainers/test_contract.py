@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from flowrl.backends.batch import Batch, Ragged
 from flowrl.backends.text import Codec
+from flowrl.backends.trainers.fsdp.checkpoint import Stored
 from flowrl.backends.weights import tensor_of
 from flowrl.diag.diagnostic import FlowError
 from flowrl.graph.graph import Kind
@@ -19,9 +20,10 @@ from flowrl.graph.params import CorrectionParams, EngineParams, KlParams, Optimi
 from tests.backends.placed import at_its_place
 from tests.backends.ranks import forward, rank_of, sample_rows, update
 from tests.backends.tiny import make_tiny
+from tests.backends.trainers.with_megatron import needs_megatron
 from tests.conftest import Told
 
-BACKENDS = ("fsdp",)
+BACKENDS = ("fsdp", pytest.param("megatron", marks=needs_megatron))
 SGD = OptimizerParams(name="sgd", lr=0.1, max_grad_norm=None)
 
 
@@ -260,7 +262,7 @@ def test_weights_can_be_taken_in(backend: str, folder: Path, tmp_path: Path) -> 
     assert np.array_equal(*logs)
 
 
-def test_bfloat16_computes_low_and_keeps_high(backend: str, folder: Path) -> None:
+def test_bfloat16_computes_low_and_keeps_high(backend: str, folder: Path, tmp_path: Path) -> None:
     low = rank_of(Kind.TRAINER, folder, backend, dtype="bfloat16", optimizer=OptimizerParams(name="sgd", lr=1e-4))
     high = rank_of(Kind.TRAINER, folder, backend)
     batch = sample_rows(6)
@@ -272,10 +274,10 @@ def test_bfloat16_computes_low_and_keeps_high(backend: str, folder: Path) -> Non
     before = parameters_of(low)
     for step in range(1, 4):
         low.call(update(step=step), batch)
-    from flowrl.backends.trainers.fsdp.weights import parts
-
-    moved = {part.name: part.local for part in parts(low._rank.module)}
-    assert all(part.dtype is torch.float32 for part in moved.values())
+    low.save(tmp_path)
+    stored = Stored(tmp_path)
+    moved = {name: stored.rows(f"model/{name}", value.shape, 0, len(value)) for name, value in before.items()}
+    assert all(value.dtype is torch.float32 for value in moved.values())
     assert any(not torch.equal(moved[name].bfloat16().float(), moved[name]) for name in before)
     low.close()
     high.close()
@@ -289,7 +291,9 @@ def test_recomputation_changes_nothing(backend: str, folder: Path, trainer: Any)
         return lambda *_: fires.__setitem__(name, fires[name] + 1)
 
     for name, rank in (("first", trainer), ("second", again)):
-        rank._rank.module.model.layers[0].self_attn.register_forward_pre_hook(count(name))
+        named = rank._rank.module.named_modules()
+        attention = next(part for where, part in named if where.endswith(("self_attn", "self_attention")))
+        attention.register_forward_pre_hook(count(name))
     batch = sample_rows(6)
     one, two = (r.call(update(), batch).metrics for r in (trainer, again))
     assert (one["loss"], one["grad_norm"]) == (two["loss"], two["grad_norm"])
@@ -297,10 +301,14 @@ def test_recomputation_changes_nothing(backend: str, folder: Path, trainer: Any)
     again.close()
 
 
-@pytest.mark.parametrize(
-    "engine", [EngineParams(recompute="selective"), EngineParams(packing=True)], ids=["selective", "packing"]
-)
-def test_what_is_not_built_is_refused(backend: str, folder: Path, engine: EngineParams) -> None:
-    with pytest.raises(FlowError) as caught:
-        rank_of(Kind.TRAINER, folder, backend, engine=engine)
-    assert caught.value.diagnostics[0].code == "FR0801"
+REFUSED = {
+    "fsdp": (EngineParams(recompute="selective"), EngineParams(packing=True)),
+    "megatron": (EngineParams(packing=True), EngineParams(extra={"attn_implementation": "eager"})),
+}
+
+
+def test_what_is_not_built_is_refused(backend: str, folder: Path) -> None:
+    for engine in REFUSED[backend]:
+        with pytest.raises(FlowError) as caught:
+            rank_of(Kind.TRAINER, folder, backend, engine=engine)
+        assert caught.value.diagnostics[0].code == "FR0801"

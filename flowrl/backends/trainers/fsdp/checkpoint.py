@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -81,6 +82,8 @@ class Stored:
         if self.shape(key) != shape:
             there = list(self.shape(key))
             raise self.unfit(f"{_named(key)} has shape {there} there, the model has {list(shape)}")
+        if "boxes" in self._indices[0][1]["tensors"][key]:
+            return _assembled(self._indices, key, shape, start, stop)
         found = [rows for path, index in self._indices if (rows := _overlap(path, index, key, start, stop)) is not None]
         return torch.cat(found) if found else torch.zeros((0, *shape[1:]))
 
@@ -111,6 +114,20 @@ def _overlap(path: Path, index: Any, key: str, start: int, stop: int) -> Tensor 
         return None
     with safe_open(path, framework="pt") as file:
         return file.get_slice(key)[low - entry["start"] : high - entry["start"]]
+
+
+def _assembled(indices: Sequence[tuple[Path, Any]], key: str, shape: tuple[int, ...], start: int, stop: int) -> Tensor:
+    """As `_overlap`, of all ranks, where they hold boxes (megatron/checkpoint.py)."""
+    whole = torch.zeros((stop - start, int(np.prod(shape[1:]))))
+    for path, index in indices:
+        for row, rows, column, columns, inside in index["tensors"][key]["boxes"]:
+            low, high = max(start, row), min(stop, row + rows)
+            if low >= high:
+                continue
+            with safe_open(path, framework="pt") as file:
+                part = file.get_slice(inside)[low - row : high - row]
+            whole[low - start : high - start, column : column + columns] = part
+    return whole.view(stop - start, *shape[1:])
 
 
 def _model_parts(module: nn.Module) -> dict[str, Part]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
 from flowrl.backends.batch import Batch, Ragged
@@ -25,6 +26,17 @@ from flowrl.graph.params import ForwardParams
 DIFFERENCE_MEAN, DIFFERENCE_MAX = "rollout_log_prob_diff_mean", "rollout_log_prob_diff_max"
 """Metrics: mean and largest |trainer's log-prob - generator's| of the sampled tokens, under the weights they were
 sampled with."""
+
+
+class Sharing(Protocol):
+    """What an update and its metrics ask of a rank beside its model: how its rows are cut, whom it shares them with."""
+
+    setup: RankSetup
+    mesh: DeviceMesh | None
+
+    def cut(
+        self, batch: Batch, budget_tokens: int, columns: Sequence[str] = (), *, by_prompt: bool = False
+    ) -> list[MicroBatch]: ...
 
 
 class ModelRank:
@@ -57,32 +69,32 @@ class ModelRank:
 
     def log_probs(self, call: Call, batch: Batch, *, with_entropy: bool) -> dict[str, Ragged]:
         """`log_probs` and `entropy` of the tokens under `loss_mask`, 0 elsewhere: float32, aligned with `tokens`."""
-        params = _forward_params(call)
+        params = forward_params(call)
         parts: list[tuple[MicroBatch, tuple[Tensor, ...]]] = []
         with self.reading():
             for micro in self.cut(batch, params.micro_batch_tokens):
                 made = forward.log_probs(self.module, micro, params.temperature, with_entropy=with_entropy)
                 parts.append((micro, tuple(m.masked_fill(~micro.mask, 0.0) for m in made if m is not None)))
         names = ("log_probs", "entropy") if with_entropy else ("log_probs",)
-        return {name: _collected(batch, parts, index) for index, name in enumerate(names)}
+        return {name: collected(batch, parts, index) for index, name in enumerate(names)}
 
     def top_log_probs(self, call: Call, batch: Batch, count: int) -> tuple[Ragged, Ragged]:
         """The `count` likeliest tokens at each place under `loss_mask`, 0 elsewhere, as [tokens, count]: their
         log-probs float32, and the tokens int32."""
-        params = _forward_params(call)
+        params = forward_params(call)
         parts: list[tuple[MicroBatch, tuple[Tensor, ...]]] = []
         with self.reading():
             for micro in self.cut(batch, params.micro_batch_tokens):
                 made = forward.likeliest(self.module, micro, params.temperature, count)
                 parts.append((micro, tuple(m.masked_fill(~micro.mask[..., None], 0) for m in made)))
-        return _collected(batch, parts, 0), _collected(batch, parts, 1, np.int32)
+        return collected(batch, parts, 0), collected(batch, parts, 1, np.int32)
 
     def values(self, call: Call, batch: Batch) -> Ragged:
         """The value of the state before each token, 0 at the first: float32, aligned with `tokens`."""
-        budget = _forward_params(call).micro_batch_tokens
+        budget = forward_params(call).micro_batch_tokens
         with self.reading():
             parts = [(micro, (forward.values(self.module, micro),)) for micro in self.cut(batch, budget)]
-        return _collected(batch, parts, 0)
+        return collected(batch, parts, 0)
 
     def last_scores(self, batch: Batch, budget_tokens: int) -> np.ndarray[Any, np.dtype[np.float32]]:
         """The scalar head at each row's last token: float32 [rows]."""
@@ -121,7 +133,7 @@ def token_mean(column: Ragged, mask: Ragged) -> tuple[float, float]:
     return (float(column.values[mask.values.astype(np.bool_)].mean()) if count else 0.0, float(count))
 
 
-def difference_metrics(rank: ModelRank, computed: Ragged, batch: Batch) -> Metrics:
+def difference_metrics(rank: Sharing, computed: Ragged, batch: Batch) -> Metrics:
     """How far `rollout_log_probs`, if the op was given them, are from what the trainer computes for the same tokens.
     A collective where they are given: the largest difference is that of all ranks."""
     if "rollout_log_probs" not in batch.columns:
@@ -134,13 +146,13 @@ def difference_metrics(rank: ModelRank, computed: Ragged, batch: Batch) -> Metri
     return {DIFFERENCE_MEAN: (float(far.mean()) if count else 0.0, count), DIFFERENCE_MAX: (farthest, 1.0)}
 
 
-def _forward_params(call: Call) -> ForwardParams:
+def forward_params(call: Call) -> ForwardParams:
     if not isinstance(call.op.params, ForwardParams):
         raise InternalError(f"`{call.op.id}` has no parameters of a forward pass")
     return call.op.params
 
 
-def _collected(
+def collected(
     batch: Batch, parts: Sequence[tuple[MicroBatch, tuple[Tensor, ...]]], index: int, dtype: Any = np.float32
 ) -> Ragged:
     """The `index`-th result of all micro-batches, unpadded, in the batch's order."""

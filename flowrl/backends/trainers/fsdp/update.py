@@ -27,7 +27,7 @@ from flowrl.backends.contract import Call, Metrics
 from flowrl.backends.trainers.fsdp import forward
 from flowrl.backends.trainers.fsdp.group import largest, most, total
 from flowrl.backends.trainers.fsdp.micro_batches import MicroBatch
-from flowrl.backends.trainers.fsdp.model_rank import DIFFERENCE_MAX, DIFFERENCE_MEAN, ModelRank
+from flowrl.backends.trainers.fsdp.model_rank import DIFFERENCE_MAX, DIFFERENCE_MEAN, ModelRank, Sharing
 from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.graph.params import UpdateParams
 from flowrl.graph.signatures import LOSSES, update_reads
@@ -108,7 +108,7 @@ def update(
     return {**metrics, "grad_norm": (norm, 1.0), "lr": (rate, 1.0)}
 
 
-def begin(rank: ModelRank, call: Call, params: UpdateParams, batch: Batch) -> Begun:
+def begin(rank: Sharing, call: Call, params: UpdateParams, batch: Batch) -> Begun:
     """All of an update that needs no model. A collective: the denominator is that of all ranks."""
     rollout = _rollout_slot(call, batch)
     columns = [i.slot for i in update_reads(params) if i.slot in batch.columns and i.slot not in _NOT_COLUMNS]
@@ -118,7 +118,7 @@ def begin(rank: ModelRank, call: Call, params: UpdateParams, batch: Batch) -> Be
     return Begun(parts, _denominator(rank, parts, params, call), rollout)
 
 
-def _prepared(rank: ModelRank, batch: Batch, columns: list[str], params: UpdateParams) -> list[Prepared]:
+def _prepared(rank: Sharing, batch: Batch, columns: list[str], params: UpdateParams) -> list[Prepared]:
     """The micro-batches, those without a gradient apart. If no rank has any other, none is: the optimizer moves by its
     moments then, too."""
     still = without_gradient(batch, params)
@@ -155,7 +155,7 @@ def _prepare(micro: MicroBatch, params: UpdateParams, *, still: bool = False) ->
     return Prepared(micro, counted_mask(mask, micro.columns, params), weight, still)
 
 
-def _denominator(rank: ModelRank, prepared: list[Prepared], params: UpdateParams, call: Call) -> float:
+def _denominator(rank: Sharing, prepared: list[Prepared], params: UpdateParams, call: Call) -> float:
     fixed = call.max_response_tokens or rank.setup.max_tokens
     own = sum((denominator(p.mask, params.aggregate, fixed) for p in prepared), torch.zeros((), dtype=torch.float64))
     return float(total(own.to(rank.setup.device), rank.mesh))
@@ -209,12 +209,12 @@ def _clip(rank: ModelRank, most: float | None) -> float:
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 
 
-def not_finite(rank: ModelRank, call: Call, norm: float, metrics: Metrics) -> FlowError:
+def not_finite(rank: Sharing, call: Call, norm: float, metrics: Metrics) -> FlowError:
     facts = {"role": rank.setup.role.name, "step": call.step, "loss": f"{metrics['loss'][0]:g}"}
     return FlowError(diagnose("FR0830", call.op.span, norm=f"{norm:g}", **facts))
 
 
-def metrics_of(rank: ModelRank, sums: Sums, begun: Begun) -> dict[str, tuple[float, float]]:
+def metrics_of(rank: Sharing, sums: Sums, begun: Begun) -> dict[str, tuple[float, float]]:
     """Those of all ranks. A collective."""
     names = sorted(sums.of_tokens)
     own = [sums.loss, float(sums.tokens), *(sums.of_tokens[name] for name in names)]
