@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -53,6 +53,11 @@ class RankSetup:
     """Steps of the stage, for learning rates that decay; None if unknown."""
     ops: tuple[Op, ...] = ()
     """The ops of the role, in the graph's order: a data set finds its source here (DataParams)."""
+    adapter_edges: frozenset[str] = frozenset()
+    """Of a trainer of adapters: weights edges on which they travel alone, without the model they stand in."""
+    beside: Any = None
+    """Of a scorer whose weights are a trainer's frozen base: that trainer's rank, in the same process. Both work with
+    one copy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Hashable
 
 import msgspec
 
-from flowrl.graph.graph import EdgeKind, Graph, Kind, Model, Op, Role
+from flowrl.graph.graph import Edge, EdgeKind, Graph, Kind, Model, Op, Role
 from flowrl.graph.params import ForwardParams
 from flowrl.graph.rows import Rows
 
@@ -43,6 +43,16 @@ def base_key(model: Model) -> Hashable:
 def is_synced(graph: Graph, role: Role) -> bool:
     """Whether a weights edge brings the role versions that a trainer made."""
     return any(edge.kind is EdgeKind.WEIGHTS and edge.target == role.name for edge in graph.declared)
+
+
+def carries_adapter(graph: Graph, edge: Edge) -> bool:
+    """Whether a weights edge carries a LoRA adapter alone: its trainer and the generator that it enters have the same
+    frozen base and keep the adapter beside it. To any other receiver the weights travel merged."""
+    if edge.kind is not EdgeKind.WEIGHTS:
+        return False
+    source, target = (graph.role(end.split(".")[0]) for end in (edge.source, edge.target))
+    models = [graph.model(role.model) for role in (source, target) if role.model is not None]
+    return target.kind is Kind.GENERATOR and len(models) == 2 and all(model.lora is not None for model in models)
 
 
 def sharing_trainer(graph: Graph, scorer: Role) -> Role | None:

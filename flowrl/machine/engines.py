@@ -37,6 +37,10 @@ RESERVED: Mapping[str, frozenset[str]] = {
             "enforce_eager",
             "enable_sleep_mode",
             "kv_cache_dtype",
+            "enable_lora",
+            "max_loras",
+            "max_cpu_loras",
+            "max_lora_rank",
         }
     ),
 }

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from flowrl.graph.graph import Edge, EdgeKind, Graph, Role
+from flowrl.graph.graph import Edge, Graph, Role
+from flowrl.graph.weights import carries_adapter
 from flowrl.machine.cluster import Cluster
 from flowrl.placement.chosen import layout_decision, memory_decision, micro_batch_decision
 from flowrl.placement.layouts import change_text, needs_text
@@ -31,7 +32,7 @@ def decide(graph: Graph, cluster: Cluster, request: PlacementRequest, found: Fou
         *(_recompute(graph, found, entry) for pool in device_pools for entry in pool.roles if _trains(graph, entry)),
         *(each for pool in device_pools for entry in pool.roles for each in _micro_batch(found, pool, entry)),
         *(each for pool in device_pools for entry in pool.roles for each in _memory(graph, found, pool, entry)),
-        *(_adapter(edge) for edge in graph.edges if _has_adapters(graph, edge)),
+        *(_adapter(edge) for edge in graph.edges if carries_adapter(graph, edge)),
         *(_unmodelled(role) for role in graph.roles if role.engine.extra),
     ]
     return tuple(replace(draft, id=f"D{number}") for number, draft in enumerate(drafts, start=1))
@@ -160,15 +161,6 @@ _ACTIVATIONS = {
     "selective": "recomputes a part of its activations",
     "full": "recomputes its activations",
 }
-
-
-def _has_adapters(graph: Graph, edge: Edge) -> bool:
-    if edge.kind is not EdgeKind.WEIGHTS:
-        return False
-    models = {role.name: role.model for role in graph.roles}
-    named = [models.get(end.split(".")[0]) for end in (edge.source, edge.target)]
-    lora = {model.name for model in graph.models if model.lora is not None}
-    return all(name in lora for name in named)
 
 
 def _adapter(edge: Edge) -> Decision:

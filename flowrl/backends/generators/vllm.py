@@ -23,6 +23,7 @@ from flowrl.backends.generators.rollouts import Rollout, Rollouts, columns_of, m
 from flowrl.backends.generators.vllm_requests import Live, Sample
 from flowrl.backends.generators.vllm_settings import engine_arguments, is_cpu
 from flowrl.backends.generators.vllm_start import forget_process_groups, last_line, name_ranks, start_engine
+from flowrl.backends.generators.vllm_worker import adapter_request
 from flowrl.backends.seeds import sample_seed
 from flowrl.backends.text import Codec
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
@@ -47,6 +48,9 @@ class VllmGenerator:
         self._codec = Codec(setup.model_folder, setup.model and setup.model.span)
         self._store = name_ranks(setup) if setup.layout.tp > 1 else None
         self._engine: Any = start_engine(setup, arguments)
+        self._lora = None if setup.model is None else setup.model.lora
+        if self._lora is not None:
+            self._engine.collective_rpc("flowrl_start_adapter", args=(int(self._lora["rank"]),))
 
     def call(self, call: Call, batch: Batch) -> Result:
         """generate: prompt rows → samples. Ranks of one engine beyond its first give no rows."""
@@ -121,7 +125,7 @@ class VllmGenerator:
         name, rank, span = self._setup.role.name, self._setup.rank, self._setup.role.span
         self.wake_weights()
         try:
-            missing = self._engine.collective_rpc("flowrl_read_weights", args=(manifest, buffer))[0]
+            missing = self._take_in(manifest, buffer)
         except Exception as error:
             self._broken = f"the update to version {version}"
             reason = last_line(error)
@@ -132,6 +136,13 @@ class VllmGenerator:
         self._reset_prefix_cache()
         self._version = version
         self._engine.set_weight_version(str(version))
+
+    def _take_in(self, manifest: Sequence[TensorSpec], buffer: Bytes) -> tuple[str, ...]:
+        """Names that the buffer and the engine do not have in common. A model with adapters gets these alone."""
+        if self._lora is None:
+            return self._engine.collective_rpc("flowrl_read_weights", args=(manifest, buffer))[0]
+        told = (manifest, buffer, int(self._lora["rank"]), float(self._lora["alpha"]))
+        return self._engine.collective_rpc("flowrl_read_adapter", args=told)[0]
 
     def offload(self) -> None:
         """CPU: free the KV cache, keep the weights (vLLM's sleep does nothing there). GPU: vLLM's sleep, level 1: the
@@ -206,7 +217,8 @@ class VllmGenerator:
             seed = sample_seed(call.seed, call.op.id, sample.id)
             prompt = {"prompt_token_ids": sample.prompt}
             sampling = self._sampling(params, seed, len(sample.prompt), goes_on=goes_on)
-            self._engine.add_request(str(sample.id), prompt, sampling)
+            adapter = None if self._lora is None else adapter_request()
+            self._engine.add_request(str(sample.id), prompt, sampling, lora_request=adapter)
         self._engine.collective_rpc("flowrl_log_probs_of", args=(_whole_vocabulary(params),))
 
     def _step(self, live: Live) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from flowrl.backends.contract import RankSetup
 from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
 from flowrl.diag.span import Span
-from flowrl.machine.engines import KV_FRACTION, RESERVED
+from flowrl.machine.engines import KV_FRACTION, RESERVED, lora_rank
 from flowrl.machine.traits import TRAITS
 
 CPU_BLOCK_TOKENS = 32
@@ -78,6 +78,9 @@ def engine_arguments(setup: RankSetup) -> dict[str, Any]:
         arguments["distributed_executor_backend"] = "external_launcher"
     arguments |= _cpu_arguments(setup, config) if is_cpu(setup.device) else _gpu_arguments(setup)
     arguments |= _limits(setup)
+    if setup.model.lora is not None:
+        rank = lora_rank("vllm", int(setup.model.lora["rank"]))
+        arguments |= {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1, "max_lora_rank": rank}
     return arguments | dict(setup.role.engine.extra)
 
 

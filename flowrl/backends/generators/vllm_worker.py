@@ -19,6 +19,9 @@ import torch
 
 from flowrl.backends.contract import Bytes, TensorSpec
 
+ADAPTER = 1
+"""Number of the adapter of an engine that has one."""
+
 
 class WeightExtension:
     """Methods of every vLLM worker of a FlowRL engine. Names carry the prefix `flowrl_`: vLLM refuses name clashes."""
@@ -43,6 +46,34 @@ class WeightExtension:
         _pack_tied_heads(model)
         return tuple(sorted(wanted - loaded))
 
+    def flowrl_start_adapter(self, rank: int) -> None:
+        """An adapter of zeros, so that requests name one from the first on and go on with it when it changes."""
+        self.model_runner.lora_manager.add_dummy_lora(adapter_request(), rank)
+
+    def flowrl_read_adapter(
+        self, manifest: Sequence[TensorSpec], buffer: Bytes, rank: int, alpha: Any
+    ) -> tuple[str, ...]:
+        """Replace the adapter by the one in `buffer`; returns names of layers that the engine has no adapter for."""
+        from vllm.lora.lora_model import LoRAModel
+        from vllm.lora.peft_helper import PEFTHelper
+
+        manager = self.model_runner.lora_manager._adapter_manager
+        mapper = getattr(manager.model, "hf_to_vllm_mapper", None)
+        tensors = {_peft_name(name): tensor.clone() for name, tensor in _tensors(manifest, buffer)}
+        made = LoRAModel.from_lora_tensors(
+            ADAPTER,
+            tensors,
+            PEFTHelper(r=rank, lora_alpha=alpha, target_modules=[]),
+            device="cpu",
+            dtype=manager.lora_config.lora_dtype,
+            weights_mapper=None if mapper is None else mapper.get_rename_mapper(),
+        )
+        missing = tuple(sorted(set(made.loras) - _adaptable(manager)))
+        manager.remove_adapter(ADAPTER)
+        manager.add_adapter(made)
+        manager.activate_adapter(ADAPTER)
+        return missing
+
     def flowrl_log_probs_of(self, temperature: float | None) -> None:
         """Which distribution the reported log-probs are of: softmax(logits / temperature) over the whole vocabulary;
         None: what the engine itself samples from (`processed_logprobs`)."""
@@ -64,6 +95,29 @@ class WeightExtension:
             storage.resize_(nbytes)
             torch.tensor([], dtype=torch.uint8).set_(storage).zero_()
         self._flowrl_sizes = []
+
+
+def adapter_request() -> Any:
+    """How a request names the engine's one adapter, which comes from a weight buffer and from no folder."""
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest("flowrl", ADAPTER, "from-a-weights-edge")
+
+
+def _peft_name(name: str) -> str:
+    """`….q_proj.lora_a` as vLLM reads it in a checkpoint of an adapter."""
+    layer, _, part = name.rpartition(".")
+    return f"base_model.model.{layer}.lora_{part[-1].upper()}.weight"
+
+
+def _adaptable(manager: Any) -> set[str]:
+    """Names of the layers beside which the engine can keep an adapter; of joined ones (qkv_proj) what they join."""
+    found: set[str] = set()
+    for name in manager.modules:
+        parent, _, last = name.rpartition(".")
+        parts = manager.packed_modules_mapping.get(last, [last])
+        found |= {f"{parent}.{part}" if parent else part for part in parts}
+    return found
 
 
 def _log_probs(logits: torch.Tensor, *, temperature: float) -> torch.Tensor:

@@ -120,8 +120,8 @@ class RankActor:
     def save(self, folder: Path) -> Outcome:
         return self._timed(lambda: self._role.save(folder))[0]
 
-    def manifest(self) -> Outcome:
-        return self._valued(lambda: self._role.manifest())
+    def manifest(self, edge: str) -> Outcome:
+        return self._valued(lambda: self._role.manifest(edge))
 
     def create_buffer(self, edge: str, nbytes: int, slots: int, writers: int) -> Outcome:
         """Make the weight buffer of an edge for this actor's host; the value is its name."""
@@ -165,7 +165,7 @@ class RankActor:
         return self._timed(forget)[0]
 
     def write_weights(self, edge: str, version: int) -> Outcome:
-        return self._timed(lambda: self._role.write_weights(self._buffers[edge], version))[0]
+        return self._timed(lambda: self._role.write_weights(self._buffers[edge], version, edge))[0]
 
     def export(self, edge: str, version: int, ranks: Sequence[int], *written: Outcome) -> tuple[Outcome, Any]:
         """This host's part of a version as an object: what its `ranks` wrote, zero elsewhere. `written` are the

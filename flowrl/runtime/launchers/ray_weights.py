@@ -117,7 +117,7 @@ class WeightEdges:
         ask(asked)
 
     def _open(self, stage: StagePlan, edge: str, source: Ranks, target: Ranks, ask: Ask) -> _Edge:
-        manifest = ask([source.actors[0].manifest.remote()])[0].value
+        manifest = ask([source.actors[0].manifest.remote(edge)])[0].value
         hosts = list(dict.fromkeys(source.nodes))
         link = _Edge(source, target, _slots(stage, edge), set(source.nodes) | set(target.nodes) == {hosts[0]}, manifest)
         leaders = [source.actors[source.on(node)[0]] for node in hosts]

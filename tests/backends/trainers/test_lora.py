@@ -123,7 +123,7 @@ def test_gradients_are_those_of_the_sum(folder: Path, trainer: Any) -> None:
     before = {name: value.detach().clone() for name, value in parameters(trainer).items()}
     metrics = trainer.call(update(loss="reinforce"), batch).metrics
     after = parameters(trainer)
-    weights = torch.tensor((batch.ragged("advantages").values * batch.ragged("loss_mask").values).tolist())
+    weights = torch.from_numpy(batch.ragged("advantages").values) * torch.from_numpy(batch.ragged("loss_mask").values)
     mask = torch.cat([torch.tensor([False, *row.tolist()[1:]]) for row in batch.ragged("loss_mask").rows()])
     logs = plain_log_probs(model, batch)
     ratio = (logs.detach() - torch.from_numpy(batch.ragged("old_log_probs").values)).exp()

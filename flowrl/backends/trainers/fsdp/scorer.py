@@ -4,11 +4,13 @@ update moves (contract.Scorer)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
 from flowrl.backends.batch import Batch, Column
 from flowrl.backends.contract import Bytes, Call, RankSetup, Result, TensorSpec
+from flowrl.backends.lora import without_adapters
 from flowrl.backends.trainers.fsdp import weights
 from flowrl.backends.trainers.fsdp.model_rank import ModelRank
 from flowrl.backends.trainers.fsdp.texts import Texts
@@ -16,13 +18,23 @@ from flowrl.diag.diagnostic import InternalError
 from flowrl.graph.graph import Op
 
 
+class Lender(Protocol):
+    """A trainer's rank whose frozen base is a scorer's model."""
+
+    def lent(self) -> ModelRank: ...
+
+
 class FsdpScorer:
-    """One rank."""
+    """One rank. Beside a trainer of adapters it has no copy of its own: it is the trainer's model without them."""
 
     def __init__(self, setup: RankSetup) -> None:
         self._setup = setup
-        self._rank = ModelRank(setup)
-        self._rank.module.requires_grad_(False)
+        self._lender: Lender | None = setup.beside
+        if self._lender is None:
+            self._rank = ModelRank(setup)
+            self._rank.module.requires_grad_(False)
+        else:
+            self._rank = self._lender.lent()
         self._texts = Texts(setup)
 
     def call(self, call: Call, batch: Batch) -> Result:
@@ -31,19 +43,24 @@ class FsdpScorer:
         prompt and response makes the tokens of them itself."""
         torch.set_num_threads(self._setup.threads)
         rows = self._texts.with_tokens(call, batch)
-        return Result(Batch(batch.ids, batch.prompt_ids, self._columns(call, rows)), {})
+        with without_adapters(self._rank.module):
+            columns = self._columns(call, rows)
+        return Result(Batch(batch.ids, batch.prompt_ids, columns), {})
 
     def read_weights(self, manifest: Sequence[TensorSpec], buffer: Bytes, version: int) -> None:
         weights.read(weights.parts(self._rank.module), manifest, buffer)
 
     def load(self) -> None:
-        self._rank.load()
+        if self._lender is None:
+            self._rank.load()
 
     def offload(self) -> None:
-        self._rank.offload()
+        if self._lender is None:
+            self._rank.offload()
 
     def close(self) -> None:
-        self._rank.close()
+        if self._lender is None:
+            self._rank.close()
 
     def _columns(self, call: Call, batch: Batch) -> dict[str, Column]:
         if call.op.method == "log_probs":

@@ -55,6 +55,10 @@ class FsdpTrainer:
         """Take weights in; the optimizer's moments stay as they are."""
         sent.read(self._rank.module, manifest, buffer)
 
+    def lent(self) -> ModelRank:
+        """The model for a scorer that is its base, with adapters left out."""
+        return self._rank
+
     def save(self, folder: Path) -> None:
         checkpoint.save(folder, self._rank, self._optimizer)
 
