@@ -55,7 +55,7 @@ def adapter(folder: Path, seed: int) -> tuple[Any, Any, Any]:
     own = dict(whole.named_parameters())
     with torch.no_grad():
         for name, _ in adapted_layers(module):
-            own[f"{name}.weight"] += 3.0 * tensors[f"{name}.lora_b"] @ tensors[f"{name}.lora_a"]
+            own[f"{name}.weight"].data += 3.0 * tensors[f"{name}.lora_b"] @ tensors[f"{name}.lora_a"]
     manifest = layout(((name, tuple(tensor.shape)) for name, tensor in tensors.items()), torch.float32)
     buffer = np.zeros(manifest[-1].offset + manifest[-1].nbytes, dtype=np.uint8)
     for spec in manifest:

@@ -205,7 +205,7 @@ def test_what_fails_is_told_at_the_flows_place(plan: Plan, folder: Path, tmp_pat
 
 def test_what_run_cannot_do_is_refused(plan: Plan, tmp_path: Path) -> None:
     (stage,) = plan.stages
-    models = tuple(structs.replace(model, lora={"rank": 8}) for model in stage.graph.models)
+    models = tuple(structs.replace(model, head="denoiser") for model in stage.graph.models)
     stage = structs.replace(stage, graph=structs.replace(stage.graph, models=models))
     with pytest.raises(FlowError) as caught:
         rehearse(structs.replace(plan, stages=(stage,)), options(tmp_path))
