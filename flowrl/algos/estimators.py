@@ -16,6 +16,9 @@ from torch import Tensor
 from flowrl.algos.kl import KL
 from flowrl.algos.pairs import best_and_worst
 from flowrl.algos.ragged import dense, group_mean, group_std, group_sum, masked_sum, whiten
+from flowrl.algos.turns import bi_level_gae as gae_of_turns
+from flowrl.algos.turns import gigpo as two_levels
+from flowrl.algos.turns import turn_sums
 from flowrl.graph.params import EstimateParams
 
 EPSILON = 1e-6
@@ -39,6 +42,10 @@ class Samples:
     old_log_probs: Tensor | None = None
     """[rows, tokens], as ref_log_probs; read by a KL in the reward."""
     ref_log_probs: Tensor | None = None
+    turn_rewards: Tensor | None = None
+    """[turns], one for each run of true in `mask`, row after row (algos/turns.py)."""
+    state_keys: Tensor | None = None
+    """int64 [turns]: what the state of each turn is known by."""
 
 
 Estimates = dict[str, Tensor]
@@ -50,7 +57,11 @@ Estimator = Callable[[Samples, EstimateParams], Estimates]
 def estimate(samples: Samples, params: EstimateParams) -> Estimates:
     """What `params.estimator` makes of the rows, with its KL in the reward."""
     if params.kl is not None and params.kl.coef != 0:
-        samples = replace(samples, rewards=with_kl(samples, params.kl.coef, params.kl.form))
+        penalised = with_kl(samples, params.kl.coef, params.kl.form)
+        turns = samples.turn_rewards
+        if turns is not None:
+            turns = turns + turn_sums(penalised - token_rewards(samples), samples.mask)
+        samples = replace(samples, rewards=penalised, turn_rewards=turns)
     return ESTIMATORS[params.estimator](samples, params)
 
 
@@ -173,6 +184,36 @@ def gae(samples: Samples, params: EstimateParams) -> Estimates:
     return {"returns": advantages + values} | _whitened(advantages, samples, params)
 
 
+def gigpo(samples: Samples, params: EstimateParams) -> Estimates:
+    """GiGPO (algos/turns.py). The KL in the reward, if any, is of the turn in which its tokens stand."""
+    assert samples.turn_rewards is not None
+    assert samples.state_keys is not None
+    return {
+        "advantages": two_levels(
+            sample_rewards(samples),
+            samples.turn_rewards,
+            samples.state_keys,
+            samples.mask,
+            samples.prompts,
+            gamma=params.gamma,
+            step_weight=float(params.extra.get("step_weight", 1.0)),
+            normalize=params.normalize,
+        )
+    }
+
+
+def bi_level_gae(samples: Samples, params: EstimateParams) -> Estimates:
+    """GAE over turns and within them (algos/turns.py); returns = A + V. `normalize: batch` whitens the advantages, not
+    the returns."""
+    assert samples.turn_rewards is not None
+    values = _tokens(samples.values, samples)
+    turn_gamma = float(params.extra.get("turn_gamma", 1.0))
+    advantages = gae_of_turns(
+        samples.turn_rewards, values, samples.mask, gamma=params.gamma, lam=params.lam, turn_gamma=turn_gamma
+    )
+    return {"returns": advantages + values} | _whitened(advantages, samples, params)
+
+
 def reverse_kl(samples: Samples, params: EstimateParams) -> Estimates:
     """coef x (log ref - log old) of each token: minimises KL(policy || reference) on sampled tokens (on-policy
     distillation, Agarwal et al. 2024; Gu et al. 2024)."""
@@ -188,6 +229,8 @@ ESTIMATORS: dict[str, Estimator] = {
     "raft": raft,
     "reinforce_pp_baseline": reinforce_pp_baseline,
     "gae": gae,
+    "gigpo": gigpo,
+    "bi_level_gae": bi_level_gae,
     "reinforce": reinforce,
     "reinforce_pp": reinforce,
     "remax": remax,

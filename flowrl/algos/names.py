@@ -18,6 +18,8 @@ ESTIMATORS: frozenset[str] = frozenset(
         "raft",
         "reinforce_pp_baseline",
         "gae",
+        "gigpo",
+        "bi_level_gae",
         "reinforce",
         "reinforce_pp",
         "remax",

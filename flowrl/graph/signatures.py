@@ -97,7 +97,7 @@ class EstimatorSignature(msgspec.Struct, frozen=True, kw_only=True):
     kl: bool = True
     """Whether a KL in the reward makes sense."""
     keys: Mapping[str, float] = {}
-    """Parameters of its own and their defaults: gamma, lam, coef, step_weight."""
+    """Parameters of its own and their defaults: gamma, lam, coef, step_weight, turn_gamma."""
     smallest_group: int = 1
     """Least samples_per_prompt for which it is defined and not always zero."""
 
@@ -256,6 +256,14 @@ ESTIMATORS: dict[str, EstimatorSignature] = {
         normalize="batch",
         finest_rewards=Unit.TOKEN,
         keys={"gamma": 1.0, "lam": 1.0},
+    ),
+    "bi_level_gae": EstimatorSignature(
+        reads=("turn_rewards", "values", "loss_mask"),
+        granularity=Granularity.SAMPLE,
+        writes=("advantages", "returns"),
+        normalize="batch",
+        kl=False,
+        keys={"gamma": 1.0, "lam": 1.0, "turn_gamma": 0.95},
     ),
     "reinforce": EstimatorSignature(
         reads=_GROUPED,

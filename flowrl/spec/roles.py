@@ -234,6 +234,8 @@ class EstimatorRole(RoleBase):
     """Factor of reverse_kl. Default: the estimator's own."""
     step_weight: NotNegativeNumber | None = None
     """Weight of gigpo's step-level advantage. Default: the estimator's own."""
+    turn_gamma: Share | None = None
+    """Discount per turn of bi_level_gae. Default: the estimator's own."""
 
 
 class FilterRole(RoleBase):

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from flowrl.algos.estimators import ESTIMATORS, Samples, estimate
+from flowrl.algos.ragged import runs
 from flowrl.graph import signatures
 from flowrl.graph.params import EstimateParams, KlParams
 from tests.algos import reference
@@ -14,7 +15,10 @@ GROUPED = ["grpo", "dr_grpo", "rloo"]
 
 
 def samples_of(batch: Padded, **changes: Tensor) -> Samples:
+    turns = torch.arange(runs(batch.mask)[1])
     columns: dict[str, Tensor] = {
+        "turn_rewards": turns * 0.1,
+        "state_keys": turns % 2,
         "values": batch.normal(),
         "baseline_rewards": batch.normal()[:, 0],
         "old_log_probs": batch.log_probs(),
@@ -187,7 +191,8 @@ def test_a_group_of_one_has_no_advantage() -> None:
 def test_outputs_cover_those_of_the_signatures() -> None:
     samples = Samples(*(torch.ones(2), torch.ones(2, 3, dtype=torch.bool), torch.tensor([0, 0])))
     column = torch.zeros(2, 3)
-    full = Samples(samples.rewards, samples.mask, samples.prompts, column, torch.zeros(2), column, column)
+    turns = {"turn_rewards": torch.zeros(2), "state_keys": torch.zeros(2, dtype=torch.int64)}
+    full = Samples(samples.rewards, samples.mask, samples.prompts, column, torch.zeros(2), column, column, **turns)
     for name in ESTIMATORS:
         made = estimate(full, EstimateParams(estimator=name))
         assert set(made) >= set(signatures.ESTIMATORS[name].writes)

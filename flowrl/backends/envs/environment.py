@@ -40,12 +40,12 @@ class Environment:
     """One rank. Raises FlowError FR0820, FR0821, FR0828, FR0860 or FR0861 if its environment cannot be had."""
 
     def __init__(self, setup: RankSetup) -> None:
-        params = next((op.params for op in setup.ops if isinstance(op.params, EnvParams)), None)
-        if params is None:
+        found = next(((op, op.params) for op in setup.ops if isinstance(op.params, EnvParams)), None)
+        if found is None:
             raise InternalError(f"`{setup.role.name}` has no op of an environment")
-        self._setup, self._params = setup, params
-        span = setup.role.spans.get("env", setup.role.span)
-        self._slots = Slots(params, setup.folder, span, setup.world_size)
+        op, self._params = found
+        self._setup, self._span = setup, op.spans.get("env", op.span)
+        self._slots = Slots(self._params, setup.folder, self._span, setup.world_size)
         self._starts: dict[int, Start] = {}
         self._first: dict[int, Seen] = {}
         """Of episodes that are alive and have not begun."""
@@ -66,7 +66,7 @@ class Environment:
             some = starts[place : place + max(1, room)]
             for begin, seen in zip(some, self._slots.start(some), strict=True):
                 if isinstance(seen, UserCodeError):
-                    self._require(call.op, seen, begin.id, "at its reset")
+                    self._require(seen, begin.id, "at the reset")
                     continue
                 messages[begin.id] = seen.observation
                 self._first[begin.id] = seen
@@ -158,7 +158,7 @@ class Environment:
         return sum(1 for episode in self._episodes.values() if episode.seen is not None and not episode.over)
 
     def _began(self, episode: Episode, seen: Seen | UserCodeError, following: Next) -> None:
-        agent = self._tried(lambda: episode.begin(_good(seen)), episode, "at its reset")
+        agent = self._tried(lambda: episode.begin(_good(seen)), episode, "at the reset")
         if agent is not None and episode.seen is not None:
             heard = episode.seen.observation if self._resets else None
             following.setdefault(agent, []).append(Heard(episode.id, heard, first=True))
@@ -176,21 +176,19 @@ class Environment:
         try:
             return ask()
         except UserCodeError as error:
-            assert self._op is not None
-            self._require(self._op, error, episode.id, doing)
+            self._require(error, episode.id, doing)
             episode.stop(failed=True)
             self._slots.end([episode.id])
             return None
 
-    def _require(self, op: Op, error: UserCodeError, id: int, doing: str) -> None:
+    def _require(self, error: UserCodeError, id: int, doing: str) -> None:
         """FR0862, unless the role says that the run goes on."""
         if self._setup.role.on_error != ABORT:
             return
-        span = self._setup.role.spans.get("env", self._setup.role.span) or op.span
         prompt = id >> SAMPLE_ID_BITS
         row = f"sample {id - (prompt << SAMPLE_ID_BITS)} of prompt {prompt}"
         notes, env = printed_note(error.printed), self._params.env
-        raise FlowError(diagnose("FR0862", span, notes=notes, env=env, error=error.told, row=row, doing=doing))
+        raise FlowError(diagnose("FR0862", self._span, notes=notes, env=env, error=error.told, row=row, doing=doing))
 
     def _metrics(self, episodes: Sequence[Episode], rows: Mapping[str, Batch]) -> Metrics:
         count = len(episodes)

@@ -11,11 +11,13 @@ from torch import Tensor
 
 from flowrl.algos.estimators import ESTIMATORS, Estimates, Samples, estimate
 from flowrl.algos.ragged import pad, unpad
+from flowrl.algos.turns import on_last_tokens
 from flowrl.backends.batch import Batch, Column, Ragged
 from flowrl.backends.contract import Call, Metrics, RankSetup, Result
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
 from flowrl.graph.params import EstimateParams
 
+_OF_TURNS = {"turn_rewards": "turn_rewards", "state_key": "state_keys"}
 _OPTIONAL = ("values", "baseline_rewards", "old_log_probs", "ref_log_probs")
 
 
@@ -54,8 +56,25 @@ def _samples(batch: Batch) -> Samples:
     mask = pad(torch.from_numpy(mask_column.values.astype(np.bool_)), lengths)
     optional = {name: _tensor(batch.columns[name], lengths) for name in _OPTIONAL if name in batch.columns}
     # An estimator that reads no rewards gets zeros: they are not its business.
-    rewards = _tensor(batch.columns["rewards"], lengths) if "rewards" in batch.columns else torch.zeros(len(batch))
-    return Samples(rewards, mask, torch.from_numpy(batch.prompt_ids), **optional)
+    rewards = (
+        _rewards(batch.columns["rewards"], mask, lengths) if "rewards" in batch.columns else torch.zeros(len(batch))
+    )
+    turns = {field: _turns(batch.ragged(name)) for name, field in _OF_TURNS.items() if name in batch.columns}
+    return Samples(rewards, mask, torch.from_numpy(batch.prompt_ids), **optional, **turns)
+
+
+def _rewards(column: Column, mask: Tensor, lengths: Tensor) -> Tensor:
+    """Rewards of samples, or process rewards by token: those of turns stand on the last tokens of their turns. A turn
+    column has fewer values than the row has tokens, for something stands before each turn."""
+    if isinstance(column, Ragged) and not np.array_equal(column.lengths, lengths.numpy()):
+        return on_last_tokens(_turns(column), mask)
+    return _tensor(column, lengths)
+
+
+def _turns(column: Ragged) -> Tensor:
+    """A turn column, flat."""
+    values = column.values
+    return torch.from_numpy(values.astype(np.float32) if values.dtype.kind == "f" else values.astype(np.int64))
 
 
 def _mask(batch: Batch) -> Ragged:

@@ -218,7 +218,7 @@ def _filter(stage: Stage, role: schema.FilterRole, op: Op) -> Op | None:
 
 def _env(stage: Stage, role: schema.EnvRole, op: Op) -> Op:
     check_env(stage, op.role, role)
-    return replace(op, params=params.env_params(role))
+    return replace(op, params=params.env_params(role), spans=stage.written_keys("roles", op.role, keys=("env",)))
 
 
 def _function(stage: Stage, role: schema.FunctionRole, op: Op) -> Op | None:
@@ -296,7 +296,8 @@ def _of_role(role: str, unit: str) -> Input:
 
 
 def with_starts(stage: Stage, ops: Sequence[Op], declared: Iterable[Edge]) -> list[Op]:
-    """An environment starts from the prompt's id (its seed) and the columns that the data sets above it keep."""
+    """An environment starts from the prompt's id (its seed), the prompt, if the data sets above it have text, and the
+    columns that they keep."""
     known = {op.id: op for op in ops}
     pairs = [(edge.source, edge.target) for edge in declared if edge.kind is EdgeKind.DATA]
     resets = [op.id for op in ops if op.method == "reset" and isinstance(op.params, EnvParams)]

@@ -39,7 +39,7 @@ from flowrl.spec.roles import (
     TrainerRole,
 )
 
-OWN_KEYS = ("gamma", "lam", "coef", "step_weight")
+OWN_KEYS = ("gamma", "lam", "coef", "step_weight", "turn_gamma")
 """Parameters that belong to some estimators only."""
 DENOISER_KEYS = ("denoise_steps", "eta", "height", "width", "noise_per")
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from flowrl.backends.batch import Batch
+from flowrl.backends.batch import Batch, Ragged
 from flowrl.diag.diagnostic import FlowError
 from flowrl.graph.graph import Kind, Op
 from flowrl.graph.params import EstimateParams, KlParams
@@ -61,8 +61,29 @@ def test_no_rows() -> None:
 
 
 def test_an_estimator_that_is_not_built_is_refused_when_the_rank_is_made() -> None:
-    params = EstimateParams(estimator="gigpo")
+    params = EstimateParams(estimator="of_tomorrow")
     op = call_of("estimate", params, role="advantage").op
     with pytest.raises(FlowError) as caught:
         rank_of(Kind.ESTIMATOR, None, ops=(op,))
     assert caught.value.diagnostics[0].code == "FR0801"
+
+
+def test_turn_columns_go_to_their_turns() -> None:
+    """Rows of two turns and of one: gigpo reads flat turn columns, and process rewards may be of turns."""
+    ids = np.asarray([0, 1], dtype=np.int64)
+    mask = [np.asarray([0, 1, 1, 0, 1], dtype=bool), np.asarray([0, 1], dtype=bool)]
+    columns = {
+        "loss_mask": Ragged.of(mask, np.bool_),
+        "turn_rewards": Ragged.of([np.asarray([1.0, 2.0]), np.asarray([4.0])], np.float32),
+        "state_key": Ragged.of([np.asarray([7, 8]), np.asarray([7])], np.int64),
+        "rewards": np.asarray([3.0, 4.0], dtype=np.float32),
+    }
+    batch = Batch(ids, np.zeros(2, dtype=np.int64), columns)
+    params = EstimateParams(estimator="gigpo", normalize="none", gamma=0.5, extra={"step_weight": 1.0})
+    got = rank_of(Kind.ESTIMATOR, None).call(call_of("estimate", params, role="advantage"), batch)
+    # Episodes: 3 and 4 about 3.5. State 7: returns 1 + 0.5 x 2 and 4 about 3; state 8 stands alone.
+    assert got.batch.ragged("advantages").values.tolist() == [0.0, -1.5, -1.5, 0.0, -0.5, 0.0, 1.5]
+    process = Batch(ids, batch.prompt_ids, {"loss_mask": columns["loss_mask"], "rewards": columns["turn_rewards"]})
+    params = EstimateParams(estimator="reinforce", normalize="none", gamma=1.0)
+    got = rank_of(Kind.ESTIMATOR, None).call(call_of("estimate", params, role="advantage"), process)
+    assert got.batch.ragged("returns").values.tolist() == [0.0, 3.0, 3.0, 0.0, 2.0, 0.0, 4.0]

@@ -98,6 +98,7 @@ CASES: Mapping[str, tuple[str, str, Any]] = {
     "EnvRole.args": ("talk", "roles/world/args", {"boxes": 1}),
     "EnvRole.max_turns": ("talk", "roles/world/max_turns", 3),
     "EnvRole.parallel": ("talk", "roles/world/parallel", 8),
+    "EnvRole.timeout_seconds": ("talk", "roles/world/timeout_seconds", 5),
     "EstimatorRole.backend": ("rl", "roles/advantage/backend", "fsdp"),
     "EstimatorRole.inputs": ("rl", "roles/advantage/inputs", {"rewards": "reward.rewards"}),
     "EstimatorRole.engine": ("rl", "roles/advantage/engine", {"gpu_bytes": 1000}),
@@ -109,6 +110,7 @@ CASES: Mapping[str, tuple[str, str, Any]] = {
     "EstimatorRole.lam": ("rl", "roles/advantage/lam", 0.5),
     "EstimatorRole.coef": ("rl", "roles/advantage/coef", 0.5),
     "EstimatorRole.step_weight": ("talk", "roles/advantage/step_weight", 0.5),
+    "EstimatorRole.turn_gamma": ("talk", "roles/advantage/turn_gamma", 0.5),
     "FilterRole.backend": ("rl", "roles/keepers/backend", "fsdp"),
     "FilterRole.inputs": (
         "rl",

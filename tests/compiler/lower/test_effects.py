@@ -36,6 +36,7 @@ TOLD: Mapping[str, str] = {
     "EnvRole.backend": "FR0241",
     "EstimatorRole.backend": "FR0241",
     "EstimatorRole.coef": "FR0217",
+    "EstimatorRole.turn_gamma": "FR0217",
     "FilterRole.backend": "FR0241",
     "FilterRole.function": "FR0240",
     "FunctionRole.backend": "FR0241",
