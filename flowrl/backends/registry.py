@@ -21,6 +21,8 @@ BACKENDS: dict[tuple[Kind, str], str] = {
     (Kind.TRAINER, "fsdp"): "flowrl.backends.trainers.fsdp.trainer:FsdpTrainer",
     (Kind.TRAINER, "megatron"): "flowrl.backends.trainers.megatron.trainer:MegatronTrainer",
     (Kind.SCORER, "fsdp"): "flowrl.backends.trainers.fsdp.scorer:FsdpScorer",
+    (Kind.SCORER, "hf"): "flowrl.backends.scorers.hf:HfScorer",
+    (Kind.SCORER, "vllm"): "flowrl.backends.scorers.vllm:VllmScorer",
     (Kind.SCORER, "megatron"): "flowrl.backends.trainers.megatron.scorer:MegatronScorer",
     (Kind.GENERATOR, "hf"): "flowrl.backends.generators.hf:HfGenerator",
     (Kind.GENERATOR, "vllm"): "flowrl.backends.generators.vllm:VllmGenerator",
@@ -33,7 +35,7 @@ BACKENDS: dict[tuple[Kind, str], str] = {
 
 PLANNED: dict[Kind, tuple[str, ...]] = {
     Kind.TRAINER: ("deepspeed",),
-    Kind.SCORER: ("deepspeed", "hf", "vllm"),
+    Kind.SCORER: ("deepspeed"),
     Kind.GENERATOR: ("sglang", "tensorrt_llm", "deepspeed", "diffusers"),
     Kind.REWARD: ("vllm", "megatron", "deepspeed", "hf"),
     Kind.FUNCTION: ("function",),
