@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowrl.api.after import perfetto, report_run, run_page
 from flowrl.api.calibrate import calibrate
 from flowrl.api.compile import Checked, check_as_planned, compile_spec, plan_file
 from flowrl.api.diff import diff_files, diff_with
@@ -24,6 +25,7 @@ from flowrl.api.rehearse import rehearse
 from flowrl.api.replan import open_move, replan
 from flowrl.api.stale import fresh_folder
 from flowrl.api.sweep import sweep
+from flowrl.api.views import draw_plan
 from flowrl.api.why_not import why_not
 from flowrl.compiler.lower.effects import idle
 from flowrl.diag.diagnostic import FlowError
@@ -40,6 +42,7 @@ from flowrl.report.calibrated import render_calibration
 from flowrl.report.diff import diff_json, render_diff
 from flowrl.report.helps import render_helps
 from flowrl.report.opened import render_opened
+from flowrl.report.ran import render_ran
 from flowrl.report.replan import render_replan, replan_json
 from flowrl.report.scatter import plot_sweep
 from flowrl.report.show import render_graphs
@@ -211,6 +214,7 @@ __all__ = [
     "diff_json",
     "diff_with",
     "draw",
+    "draw_plan",
     "dumps",
     "expand",
     "export",
@@ -226,6 +230,7 @@ __all__ = [
     "near_keys",
     "open_move",
     "open_number",
+    "perfetto",
     "plan",
     "plan_of",
     "plot_sweep",
@@ -237,13 +242,16 @@ __all__ = [
     "render_diff",
     "render_helps",
     "render_opened",
+    "render_ran",
     "render_replan",
     "render_sweep",
     "render_why_not",
     "replan",
     "replan_json",
+    "report_run",
     "resume",
     "run",
+    "run_page",
     "run_plan",
     "schema",
     "sweep",

@@ -82,7 +82,7 @@ def calibrate(run_folder: str | Path, base: Profile = PROFILE) -> tuple[Calibrat
 
     folder = Path(run_folder)
     plan, _ = load_run(folder)
-    events = events_of(plan, _trace(folder / TRACE))
+    events = events_of(plan, read_trace(folder / TRACE))
     lines = list(read_lines(folder / METRICS))
     stages = _stages(plan, folder, events, lines)
     if not any(stage.pairs for stage in stages):
@@ -91,7 +91,8 @@ def calibrate(run_folder: str | Path, base: Profile = PROFILE) -> tuple[Calibrat
     return _refitted(plan, stages, base, max(event.step for event in events))
 
 
-def _trace(path: Path) -> ChromeTrace:
+def read_trace(path: Path) -> ChromeTrace:
+    """The trace of a run. Raises FlowError FR0723 if it cannot be read."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=ChromeTrace)
     except OSError as error:

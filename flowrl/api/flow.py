@@ -7,11 +7,13 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowrl import api
 from flowrl.api.compile import Checked, check_as_planned, compile_spec
+from flowrl.api.views import flow_picture, framed
 from flowrl.compiler.lower.effects import idle
 from flowrl.diag.diagnostic import FlowError
 from flowrl.plan.plan import Plan
@@ -31,6 +33,10 @@ class FlowPlan:
     def show(self, width: int | None = None) -> None:
         """Print the plan's picture."""
         print(api.render(self.plan, width=width or shutil.get_terminal_size().columns))  # noqa: T201
+
+    def _repr_html_(self) -> str:
+        """The page of the plan, for notebooks."""
+        return framed(self.plan, self.spec)
 
     def save(self, path: str | Path) -> Path:
         """Write plan.json."""
@@ -59,6 +65,13 @@ class _Verbs(ABC):
         """The flow's plan on `cluster`: a shorthand such as 16xH100-80G, a file, or None for what the flow says."""
         spec = self.spec()
         return FlowPlan(compile_spec(spec, cluster), spec)
+
+    def _repr_html_(self) -> str:
+        """The dataflow, for notebooks; of a flow with faults these."""
+        try:
+            return flow_picture(self.spec())
+        except FlowError as error:
+            return f"<pre>{escape(str(error))}</pre>"
 
     def to_yaml(self) -> str:
         """The flow as YAML; `load` reads it back as the same flow."""

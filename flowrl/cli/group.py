@@ -87,14 +87,33 @@ class FlowCommand(click.Command):
             raise click.exceptions.Exit(voice.internal(error)) from error
 
 
+TASKS: Mapping[str, tuple[str, ...]] = {
+    "Write a flow": ("init", "check", "expand", "show", "schema"),
+    "Plan it": ("plan", "explain", "why-not", "sweep", "diff"),
+    "Run it": ("rehearse", "run", "resume", "export"),
+    "Look at a run": ("report", "trace", "calibrate"),
+    "This machine": ("profile", "completion"),
+}
+"""The commands by what they are for, in the order of a flow's life."""
+
+
 class FlowGroup(click.Group):
     """The group of all commands. An unknown one is told with its near names."""
 
     command_class = FlowCommand
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """In the order they were written, which is that of a flow's life."""
-        return list(self.commands)
+        """In the order of TASKS."""
+        return [name for names in TASKS.values() for name in names]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """A list for each task."""
+        widest = max(map(len, self.commands))
+        for task, names in TASKS.items():
+            room = formatter.width - 6 - widest
+            rows = [(f"{name:<{widest}}", self.commands[name].get_short_help_str(room)) for name in names]
+            with formatter.section(task):
+                formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -14,14 +14,13 @@ import click
 from msgspec import to_builtins
 
 from flowrl import __version__
+from flowrl.cli.after import report, trace
+from flowrl.cli.completion import completion
 from flowrl.cli.group import FlowGroup, NothingChosen, UnknownName, code_of, run_group, voice_of
-from flowrl.cli.helps import helps_option, refuse_beside, tell_helps
-from flowrl.cli.moves import from_option, tell_replan
+from flowrl.cli.moves import from_option
 from flowrl.cli.numbers import calibrate, profile
 from flowrl.cli.options import (
-    as_flags,
     cluster_option,
-    exit_code_option,
     launcher_option,
     output_options,
     plan_option,
@@ -32,11 +31,12 @@ from flowrl.cli.options import (
     runs_option,
     sets_option,
 )
-from flowrl.cli.plans import DIFFERS, diff, tell_diff, why_not
+from flowrl.cli.plan import plan
+from flowrl.cli.plans import diff, why_not
 from flowrl.cli.rehearse import rehearse
 from flowrl.cli.results import fixed_line, key_lines, result_line, result_record
 from flowrl.cli.sweep import sweep
-from flowrl.cli.voice import Voice, as_json, count_line, has_color, is_ascii, worst, write
+from flowrl.cli.voice import Voice, as_json, count_line, has_color, is_ascii, worst
 from flowrl.diag.catalogue import CODES
 from flowrl.diag.pages import page
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from flowrl.api import Fixed
     from flowrl.runtime.result import RunResult
 
-INFEASIBLE = 4
 PLANNED = (".json", ".yaml", ".yml")
 """Endings of what `explain` takes for a plan or a flow."""
 
@@ -112,69 +111,7 @@ def check(
     context.exit(worst(checked.diagnostics))
 
 
-@flowrl.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--against", type=click.Path(dir_okay=False, path_type=Path), metavar="PLAN", help="Print what differs.")
-@from_option
-@helps_option
-@exit_code_option
-@cluster_option
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan here as JSON.")
-@profile_option
-@sets_option
-@report_options
-@click.pass_context
-def plan(
-    context: click.Context,
-    file: Path,
-    against: Path | None,
-    kept: Path | None,
-    helps: bool,
-    exit_code: bool,
-    cluster: str | None,
-    output: Path | None,
-    profile: Path | None,
-    sets: tuple[str, ...],
-    **_: object,
-) -> None:
-    """Say what runs, where, when, whether it fits and why. Needs no GPU and no weights.
-
-    With --against, what differs from the plan of an earlier plan.json; with --from, what moves from it and when that
-    has paid off; with --helps, what else was planned to save time, and what it would save.
-    """
-    from flowrl import api
-
-    if kept is not None and against is not None:
-        raise click.UsageError("--from and --against exclude each other", context)
-    if exit_code and against is None:
-        raise click.UsageError("--exit-code goes with --against", context)
-    if helps:
-        refuse_beside(context, against, kept)
-    voice = voice_of(context)
-    made = api.plan(file, sets=sets, cluster=cluster, profile=profile)
-    if output is not None:
-        write(output, api.dumps(made))
-    found = None if against is None else api.diff_with(against, made, str(file))
-    if voice.sarif:
-        voice.diagnostics(made.diagnostics)
-    elif found is not None:
-        tell_diff(voice, found)
-        voice.diagnostics(made.diagnostics)
-    elif kept is not None and made.verdict != "infeasible":
-        found_moves = api.replan(kept, made, file, sets, profile)
-        tell_replan(voice, found_moves, made.diagnostics, as_flags(cluster, sets))
-    elif voice.json and not helps:
-        voice.data(api.dumps(made).decode())
-    elif not voice.json:
-        flags = as_flags(cluster, sets)
-        voice.data(api.render(made, voice.width, has_color(sys.stdout), is_ascii(sys.stdout), flags))
-        voice.diagnostics(made.diagnostics)
-    if helps and made.verdict != "infeasible" and not voice.sarif:
-        tell_helps(voice, api.helps(made, file, sets, cluster, profile))
-    differs = exit_code and found is not None and found.differs
-    context.exit(INFEASIBLE if made.verdict == "infeasible" else DIFFERS if differs else 0)
-
-
+flowrl.add_command(plan)
 flowrl.add_command(rehearse)
 
 
@@ -360,6 +297,9 @@ flowrl.add_command(why_not)
 flowrl.add_command(sweep)
 flowrl.add_command(profile)
 flowrl.add_command(calibrate)
+flowrl.add_command(report)
+flowrl.add_command(trace)
+flowrl.add_command(completion)
 
 
 @flowrl.command()

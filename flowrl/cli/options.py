@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import click
 
+DRAWN = ("html", "markdown", "mermaid", "dot", "svg")
+"""Forms of a plan for other places than a terminal."""
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -20,6 +22,16 @@ def output_options(command: Command) -> Command:
 def report_options(command: Command) -> Command:
     """The same for commands whose diagnostics may be the data: also SARIF."""
     return _output(command, "text", "json", "sarif")
+
+
+def drawn_options(command: Command) -> Command:
+    """The same for plans, which are also drawn for other places."""
+    return _output(command, "text", "json", "sarif", *DRAWN)
+
+
+def page_options(command: Command) -> Command:
+    """`--format` and `--width` of what also has a page for a browser."""
+    return _output(command, "text", "json", "html")
 
 
 def _output(command: Command, *formats: str) -> Command:

@@ -25,6 +25,8 @@ class ChromeEvent(msgspec.Struct, frozen=True):
     name: str = ""
     ph: str = ""
     pid: int = 0
+    ts: float = 0.0
+    """Start, in microseconds."""
     dur: float = 0.0
     """Microseconds."""
     args: dict[str, Any] = {}
@@ -44,6 +46,8 @@ class Event:
     instruction: str
     step: int
     seconds: float
+    start_seconds: float = 0.0
+    """Since the start of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,7 @@ def events_of(plan: Plan, trace: ChromeTrace) -> tuple[Event, ...]:
         if row.ph == "X" and isinstance(step, int):
             several = len(plan.stages) > 1
             stage = pools.get(row.pid, "").partition("/")[0] if several else plan.stages[0].name
-            found.append(Event(stage, row.name, step, row.dur / 1e6))
+            found.append(Event(stage, row.name, step, row.dur / 1e6, row.ts / 1e6))
     return tuple(found)
 
 

@@ -113,11 +113,18 @@ def _named(row: _Row) -> str:
     return ", ".join(f"{_long_label(instruction)} {seconds(span.seconds)}" for span, instruction in row.spans)
 
 
-def _times(label: str, values: Sequence[float]) -> str:
+def times(values: Sequence[float]) -> str:
+    """`2.10 s`, `4 × 2.10 s`, `4 × 2.10 s to 2.30 s`."""
     if len(values) == 1:
-        return f"{label} {seconds(values[0])}"
+        return seconds(values[0])
     low, high = seconds(min(values)), seconds(max(values))
-    return f"{count(len(values))} × {label} {low if low == high else f'{low} to {high}'}"
+    return f"{count(len(values))} × {low if low == high else f'{low} to {high}'}"
+
+
+def _times(label: str, values: Sequence[float]) -> str:
+    """`4 × update 2.10 s`."""
+    number, by, each = times(values).rpartition("× ")
+    return f"{number}{by}{label} {each}"
 
 
 def _label(instruction: Instruction) -> str:
@@ -130,18 +137,28 @@ def _label(instruction: Instruction) -> str:
 
 
 def _bound(stage: StagePlan, width: int) -> list[str]:
-    """The circle that bounds the step, without what takes under one percent of it."""
+    title, names = _binding(stage)
+    if not names:
+        return []
+    return joined([*(f"{name} ▶" for name in names[:-1]), names[-1]], width, "  ", " ", title)
+
+
+def bound_by(stage: StagePlan) -> str:
+    """`bound by critic.values ▶ critic.update`; empty where nothing takes time."""
+    title, names = _binding(stage)
+    return title + " ▶ ".join(names) if names else ""
+
+
+def _binding(stage: StagePlan) -> tuple[str, list[str]]:
+    """The circle that bounds the step, without what takes under one percent of it: how it is called, and its ops."""
     instructions = {i.id: i for i in stage.programs.instructions}
     least = _SLIGHT * stage.estimate.step_seconds
     working = {span.instruction for span in stage.estimate.timeline if span.seconds >= least}
     heavy = [instructions[id] for id in stage.estimate.critical if id in working]
     heavy = [i for i in heavy if i.kind not in MOVES]
-    names = list(dict.fromkeys(_long_label(instruction) for instruction in heavy))
     pools = {instruction.pool for instruction in heavy}
-    if not names:
-        return []
     title = f"bound by pool {pools.pop()}: " if len(pools) == 1 else "bound by "
-    return joined([*(f"{name} ▶" for name in names[:-1]), names[-1]], width, "  ", " ", title)
+    return title, list(dict.fromkeys(_long_label(instruction) for instruction in heavy))
 
 
 def _long_label(instruction: Instruction) -> str:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from flowrl.cli.main import main
+from flowrl.cli.main import flowrl, main
 from flowrl.diag.catalogue import CODES
 from flowrl.spec.presets import preset_names
 
@@ -24,14 +24,30 @@ def test_bare_call_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Usage: flowrl" in capsys.readouterr().out
 
 
-def test_help_lists_commands_in_the_order_of_a_flows_life(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command_once_under_its_task(capsys: pytest.CaptureFixture[str]) -> None:
     assert call("--help") == 0
-    lines = capsys.readouterr().out.partition("Commands:")[2].split("\n")
-    names = [line.split()[0] for line in lines if line.strip()]
-    commands = (
-        "init check plan rehearse run resume export expand show explain diff why-not sweep profile calibrate schema"
-    )
-    assert names == commands.split()
+    lines = capsys.readouterr().out.partition("Show this message and exit.")[2].split("\n")
+    names = [line.split()[0] for line in lines if line.startswith("  ")]
+    assert sorted(names) == sorted(flowrl.commands)
+    tasks = [line.rstrip(":") for line in lines if line and not line.startswith(" ")]
+    assert tasks == ["Write a flow", "Plan it", "Run it", "Look at a run", "This machine"]
+    assert names.index("check") < names.index("plan") < names.index("run") < names.index("report")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_the_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("completion", shell) == 0
+    assert f"_FLOWRL_COMPLETE={shell}_complete" in capsys.readouterr().out
+
+
+def test_completion_completes_commands_and_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_FLOWRL_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    monkeypatch.setenv("COMP_WORDS", "flowrl re")
+    call()
+    assert capsys.readouterr().out.split() == ["plain,rehearse", "plain,resume", "plain,report"]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +56,7 @@ def test_help_lists_commands_in_the_order_of_a_flows_life(capsys: pytest.Capture
         (["plna"], "no command `plna`", "a command with a near name exists: plan"),
         (["zzz"], "no command `zzz`", "the commands are init, check, plan"),
         (["plan", "--clutser", "x", "f.yaml"], "no option `--clutser`", "an option with a near name exists: --cluster"),
-        (["plan"], "missing argument `FILE`", "flowrl plan --help"),
+        (["plan"], "missing argument `FILE|PLAN`", "flowrl plan --help"),
         (["plan", "f.yaml", "--width", "7"], "7 is not in the range", "flowrl plan --help"),
         (["export", "run@x", "-o", "out"], "`x` after @ is not a step number", "flowrl export --help"),
         (["explain", "FR990"], "no code `FR990`", "a code with a near name exists: FR9901"),
