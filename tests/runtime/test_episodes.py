@@ -1,4 +1,4 @@
-"""Episodes at run time, inline and on the real backends: one policy on a lake, two that debate with weights of their own.
+"""Episodes at run time, inline and on the real backends: one policy on a lake, two that debate with weights apart.
 
 What estimators are given is kept aside and looked at: rows, masks, turns, and whose they are.
 """
@@ -61,10 +61,14 @@ models:
 data:
   train: {{source: rows.jsonl, prompt: question, keep: [answer], max_prompt_tokens: 16}}
 roles:
-  alice_train: {{kind: trainer, model: policy, backend: fsdp, optimizer: {{name: adamw, lr: 1.0e-2}}, update: {{loss: ppo}}}}
-  alice_infer: {{kind: generator, model: policy, backend: hf, generate: {{max_response_tokens: 90, max_turn_tokens: 3}}}}
-  bob_train: {{kind: trainer, model: policy, backend: fsdp, optimizer: {{name: adamw, lr: 1.0e-2}}, update: {{loss: ppo}}}}
-  bob_infer: {{kind: generator, model: policy, backend: hf, generate: {{max_response_tokens: 90, max_turn_tokens: 2}}}}
+  alice_train:
+    {{kind: trainer, model: policy, backend: fsdp, optimizer: {{name: adamw, lr: 1.0e-2}}, update: {{loss: ppo}}}}
+  alice_infer:
+    {{kind: generator, model: policy, backend: hf, generate: {{max_response_tokens: 90, max_turn_tokens: 3}}}}
+  bob_train:
+    {{kind: trainer, model: policy, backend: fsdp, optimizer: {{name: adamw, lr: 1.0e-2}}, update: {{loss: ppo}}}}
+  bob_infer:
+    {{kind: generator, model: policy, backend: hf, generate: {{max_response_tokens: 90, max_turn_tokens: 2}}}}
   debate: {{kind: env, env: "talk.py:Debate", max_turns: 2}}
   alice_reward: {{kind: reward, function: "talk.py:solver"}}
   alice_adv: {{kind: estimator, estimator: grpo}}

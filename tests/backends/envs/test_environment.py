@@ -17,7 +17,7 @@ from flowrl.graph.graph import Kind, Op, Role
 from flowrl.graph.params import EnvParams
 from flowrl.graph.types import Granularity
 from flowrl.plan.plan import Layout
-from tests.backends.placed import placed
+from tests.backends.placed import REWARD, placed
 from tests.conftest import Told
 
 COUNTING = """\
@@ -159,7 +159,7 @@ def test_an_episode_without_a_reset_is_asked_its_own_prompt(tmp_path: Path) -> N
 
 
 WORLD = {
-    'reward: {function: "flowrl:overlong", args: {max_tokens: 16, buffer_tokens: 4}}': 'world: {kind: env, env: "counting.py:Counting", max_turns: 4}',
+    REWARD: 'world: {kind: env, env: "counting.py:Counting", max_turns: 4}',
     "data.train -> actor_infer.generate": "data.train -> world.reset",
     "actor_infer.generate -> reward.score, actor_train.log_probs": "actor_infer.generate <-> world.step",
     "reward.score, actor_train.log_probs -> advantage.estimate": "actor_infer.generate -> advantage.estimate",

@@ -83,7 +83,7 @@ def test_every_lake_can_be_crossed() -> None:
         assert rows[3][3] == "G"
         way = crossing(rows)
         assert way
-        observation, reward, done, _, info = env.step(way)
+        _, reward, done, _, info = env.step(way)
         assert (reward, done, info["success"]) == (1.0, True, True)
 
 
