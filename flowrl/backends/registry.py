@@ -35,7 +35,7 @@ BACKENDS: dict[tuple[Kind, str], str] = {
 
 PLANNED: dict[Kind, tuple[str, ...]] = {
     Kind.TRAINER: ("deepspeed",),
-    Kind.SCORER: ("deepspeed"),
+    Kind.SCORER: ("deepspeed",),
     Kind.GENERATOR: ("sglang", "tensorrt_llm", "deepspeed", "diffusers"),
     Kind.REWARD: ("vllm", "megatron", "deepspeed", "hf"),
     Kind.FUNCTION: ("function",),

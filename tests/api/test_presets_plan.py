@@ -35,9 +35,7 @@ GIVEN: dict[str, dict[str, str]] = {
 """What a preset's header says that the user gives, where it differs from SCORED."""
 REFUSED = {
     "dapo": {"refill"},
-    "rm": {"a pair of responses", "loss `bradley_terry`"},
-    "on_policy_distill": {"a scorer on backend `vllm`"},
-    "online_dpo": {"a comparison within a group", "estimator `best_worst`", "loss `dpo`"},
+    "online_dpo": {"a comparison within a group"},
     "safe_rlhf": {"a function as an op"},
 }
 """What a run says is not built, by preset; the others run."""
