@@ -6,6 +6,7 @@ transports, versions or shards (a sharded trainer writes its own rows in trainer
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -22,10 +23,10 @@ ALIGNMENT_BYTES = 64
 def layout(tensors: Iterable[tuple[str, tuple[int, ...]]], dtype: torch.dtype) -> tuple[TensorSpec, ...]:
     """Place tensors (name, shape) one after another, each in `dtype`."""
     specs: list[TensorSpec] = []
-    offset = 0
+    offset, kind = 0, str(dtype).removeprefix("torch.")
     for name, shape in tensors:
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        specs.append(TensorSpec(name, str(dtype).removeprefix("torch."), shape, offset, nbytes))
+        nbytes = math.prod(shape) * dtype.itemsize
+        specs.append(TensorSpec(name, kind, shape, offset, nbytes))
         offset += -(-nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     return tuple(specs)
 

@@ -16,14 +16,15 @@ from torch.distributed.tensor import DTensor
 from flowrl.backends.contract import Bytes, TensorSpec
 from flowrl.backends.lora import B, adapted_layers, is_adapter, merged
 from flowrl.backends.trainers.fsdp import weights
-from flowrl.backends.trainers.fsdp.weights import Part, part_of, parts
+from flowrl.backends.trainers.fsdp.weights import Part, named, part_of, parts
 from flowrl.backends.weights import layout
 from flowrl.diag.diagnostic import InternalError
 
 
 def manifest(module: nn.Module, dtype: torch.dtype, *, alone: bool) -> tuple[TensorSpec, ...]:
     """The layout of a buffer of `alone` the adapters, else of a model without any."""
-    return layout(((part.name, part.shape) for part in parts(module) if is_adapter(part.name) == alone), dtype)
+    own = ((name, tuple(tensor.shape)) for name, tensor in named(module) if is_adapter(name) == alone)
+    return layout(own, dtype)
 
 
 def write(module: nn.Module, specs: Sequence[TensorSpec], buffer: Bytes, dtype: torch.dtype, *, alone: bool) -> None:

@@ -12,11 +12,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, Shard
 
+from flowrl.backends.casting import Pair, cast, castable
 from flowrl.backends.contract import Bytes, TensorSpec
 from flowrl.diag.diagnostic import InternalError
+
+CAST_TOGETHER = 2**26
+"""Numbers cast in one go: enough to share out among threads, and merged adapters need not all be held at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,32 +37,68 @@ class Part:
 
 def parts(module: nn.Module) -> Iterator[Part]:
     """This rank's part of each parameter, in the module's order; a tied parameter once, as safetensors has it."""
+    cut: Cut | None = None
+    for name, parameter in named(module):
+        if cut is None or not isinstance(parameter, DTensor) or parameter.device_mesh is not cut.mesh:
+            cut = Cut.of(parameter)
+        yield part_of(name, parameter, cut)
+
+
+def named(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The module's parameters by name: shards, if it has any."""
     for name, parameter in module.named_parameters():
         if isinstance(module, FSDPModule) and not isinstance(parameter, DTensor):
             raise InternalError(f"{name} is gathered; its shards are elsewhere")
-        yield part_of(name, parameter.detach())
+        yield name, parameter
 
 
-def part_of(name: str, tensor: Tensor) -> Part:
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Which of how many ranks over a mesh this is: asking a mesh takes longer than all else that a part needs."""
+
+    mesh: DeviceMesh | None
+    ranks: int = 1
+    rank: int = 0
+
+    @staticmethod
+    def of(tensor: Tensor) -> Cut:
+        if not isinstance(tensor, DTensor):
+            return Cut(None)
+        return Cut(tensor.device_mesh, tensor.device_mesh.size(), tensor.device_mesh.get_local_rank())
+
+
+def part_of(name: str, tensor: Tensor, cut: Cut | None = None) -> Part:
+    shape = tuple(tensor.shape)
     if not isinstance(tensor, DTensor):
-        return Part(name, tuple(tensor.shape), 0, tensor.shape[0], tensor)
+        return Part(name, shape, 0, shape[0], tensor.detach())
     if tuple(tensor.placements) != (Shard(0),):
         raise InternalError(f"{name} is placed {tensor.placements}")
-    rows = tensor.shape[0]
-    size = -(-rows // tensor.device_mesh.size())
-    start = min(tensor.device_mesh.get_local_rank() * size, rows)
-    local = tensor.to_local()
-    return Part(name, tuple(tensor.shape), start, start + local.shape[0], local)
+    cut = cut or Cut.of(tensor)
+    start = min(cut.rank * -(-shape[0] // cut.ranks), shape[0])
+    with torch.no_grad():  # the memory itself, and no node of a graph, which takes ten times as long
+        local = tensor.to_local()
+    return Part(name, shape, start, start + local.shape[0], local)
 
 
 @torch.no_grad()
 def write(own: Iterable[Part], specs: Sequence[TensorSpec], buffer: Bytes, dtype: torch.dtype) -> None:
-    """Write this rank's rows of parameters into the buffer, cast to `dtype` on the way: one pass over memory, each
-    parameter by itself, with no copy of the model in between."""
+    """Write this rank's rows of parameters into the buffer, cast to `dtype` on the way: one pass over memory, with no
+    copy of the model in between."""
+    threads, waiting, held = torch.get_num_threads(), list[Pair](), 0
+    published = torch.from_numpy(buffer).view(dtype)
     for part, spec in zip(own, specs, strict=True):
-        if part.local.numel():
-            place = torch.from_numpy(_rows(spec, part, buffer)).view(dtype).view(part.local.shape)
-            place.copy_(part.local)
+        count = part.local.numel()
+        start = (spec.offset + part.start * _row_bytes(spec, part)) // dtype.itemsize
+        place, source = published[start : start + count], part.local.view(-1)
+        if not castable(place, source):
+            place.copy_(source)
+            continue
+        waiting.append((place, source))
+        held += count
+        if held >= CAST_TOGETHER:
+            cast(waiting, threads)
+            waiting, held = [], 0
+    cast(waiting, threads)
 
 
 @torch.no_grad()
@@ -76,5 +117,9 @@ def read(parts: Iterable[Part], specs: Sequence[TensorSpec], buffer: Bytes) -> N
 
 def _rows(spec: TensorSpec, part: Part, buffer: Bytes) -> Bytes:
     """The bytes of the part's rows in the buffer."""
-    row_bytes = spec.nbytes // max(1, part.shape[0])
+    row_bytes = _row_bytes(spec, part)
     return buffer[spec.offset + part.start * row_bytes : spec.offset + part.stop * row_bytes]
+
+
+def _row_bytes(spec: TensorSpec, part: Part) -> int:
+    return spec.nbytes // max(1, part.shape[0])
