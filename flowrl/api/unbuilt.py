@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from flowrl.diag.span import Span
 from flowrl.graph.graph import Edge, EdgeKind, Kind, Model, Op, Role
-from flowrl.graph.params import DataParams, EngineParams, FilterParams, ScoreParams
+from flowrl.graph.params import DataParams, EngineParams, FilterParams
 from flowrl.graph.types import Unit
 from flowrl.plan.plan import Pool, RolePlacement, StagePlan
 from flowrl.program.sessions import sessions_that_go_on
@@ -74,17 +74,6 @@ def models(is_meant: Callable[[Model], bool], key: str = "") -> Find:
     return lambda stage: ((m.name, m.spans.get(key, m.span)) for m in stage.graph.models if is_meant(m))
 
 
-def flavour(name: str) -> Find:
-    """Shown where the role is written: its op is named by an edge, often of a preset."""
-
-    def find(stage: StagePlan) -> Iterator[Place]:
-        for op in stage.graph.ops:
-            if isinstance(op.params, ScoreParams) and op.params.flavour == name:
-                yield op.id, stage.graph.role(op.role).span or op.span
-
-    return find
-
-
 def writes(name: str, unit: Unit | None = None) -> Find:
     return ops(lambda op: any(field.name == name and unit in (None, field.unit) for field in op.outputs))
 
@@ -103,10 +92,6 @@ def logger(name: str) -> Find:
 
 def _with_images(params: DataParams) -> bool:
     return params.images is not None or any(map(_with_images, params.sources.values()))
-
-
-def _judged(op: Op) -> bool:
-    return isinstance(op.params, ScoreParams) and op.params.flavour == "judge"
 
 
 def _unwaited(policy: str) -> Find:
@@ -130,26 +115,12 @@ def _refreshed(stage: StagePlan) -> Iterator[Place]:
 
 UNBUILT: tuple[Unbuilt, ...] = (
     # roles
-    Unbuilt("a filter by `rule: function`", "the other rules", filters(lambda f: f.rule == "function")),
-    Unbuilt("a filter that masks", "`action: drop`", filters(lambda f: f.action == "mask")),
-    Unbuilt(
-        "a function as an op",
-        "`source: FILE.py:NAME` of a data set",
-        roles(lambda r: r.kind is Kind.FUNCTION),
-        whole=True,
-    ),
-    Unbuilt("a reward by a judge", "`function`, `model`", flavour("judge"), whole=True),
-    Unbuilt("a comparison within a group", "`score`", ops(lambda op: op.method == "compare" and not _judged(op))),
     Unbuilt("rewards of a turn", "`unit: sample`", writes("rewards", Unit.TURN)),
     Unbuilt("rewards of a token", "`unit: sample`", writes("rewards", Unit.TOKEN)),
     Unbuilt(
         "`on_error` of this kind of role",
-        "`on_error` of a reward by a function or of an environment",
-        roles(
-            lambda r: (
-                r.on_error != "abort" and r.kind is not Kind.ENV and not (r.kind is Kind.REWARD and r.model is None)
-            )
-        ),
+        "`on_error` of a reward or of an environment",
+        roles(lambda r: r.on_error != "abort" and r.kind not in (Kind.ENV, Kind.REWARD)),
     ),
     # engines
     Unbuilt("`engine.gpu_bytes`", "functions on the host", engines(lambda e: e.gpu_bytes is not None)),

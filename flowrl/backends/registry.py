@@ -28,8 +28,11 @@ BACKENDS: dict[tuple[Kind, str], str] = {
     (Kind.GENERATOR, "vllm"): "flowrl.backends.generators.vllm:VllmGenerator",
     (Kind.REWARD, "function"): "flowrl.backends.rewards.host:host_reward",
     (Kind.REWARD, "fsdp"): "flowrl.backends.rewards.model:ModelReward",
+    (Kind.REWARD, "hf"): "flowrl.backends.rewards.host:asked_reward",
+    (Kind.REWARD, "vllm"): "flowrl.backends.rewards.host:asked_reward",
     (Kind.ESTIMATOR, "torch"): "flowrl.backends.estimators.estimator:Estimator",
     (Kind.FILTER, "function"): "flowrl.backends.filters.rule:RuleFilter",
+    (Kind.FUNCTION, "function"): "flowrl.backends.functions.function:FunctionRank",
     (Kind.ENV, "function"): "flowrl.backends.envs.environment:Environment",
 }
 
@@ -37,8 +40,7 @@ PLANNED: dict[Kind, tuple[str, ...]] = {
     Kind.TRAINER: ("deepspeed",),
     Kind.SCORER: ("deepspeed",),
     Kind.GENERATOR: ("sglang", "tensorrt_llm", "deepspeed", "diffusers"),
-    Kind.REWARD: ("vllm", "megatron", "deepspeed", "hf"),
-    Kind.FUNCTION: ("function",),
+    Kind.REWARD: ("megatron", "deepspeed"),
 }
 """Backends that the language names and nobody has built: FR0801, not FR0802."""
 

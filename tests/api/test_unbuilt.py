@@ -57,35 +57,7 @@ VALIDATED = "- actor_infer.generate@val -> reward.score@val"
 TRAIN = "train: {source: rows.jsonl, prompt: question, keep: [answer], max_prompt_tokens: 16}"
 ENGINE: tuple[Edit, ...] = (("hidden_size: 32", "hidden_size: 128"), ("backend: hf", "backend: vllm, engine: {}"))
 
-
-def filtered(keys: str) -> tuple[Edit, ...]:
-    return (
-        (REWARD, f"{REWARD}\n  few: {{kind: filter, {keys}}}"),
-        (SCORED, "  - reward.score -> few.select\n  - few.select -> advantage.estimate"),
-        ("updates: 2", "updates: 1"),
-    )
-
-
 EDITS: dict[str, tuple[Edit, ...]] = {
-    "a filter by `rule: function`": filtered('rule: function, function: "shape.py:few"'),
-    "a filter that masks": filtered("rule: zero_spread, by: reward.rewards, action: mask"),
-    "a function as an op": (
-        (
-            REWARD,
-            f'{REWARD}\n  shape: {{kind: function, function: "shape.py:shape", '
-            "outputs: {rewards: {unit: sample, dtype: f32}}}",
-        ),
-        ("actor_infer.generate -> reward.score", "actor_infer.generate -> reward.score, shape.call"),
-        (SCORED, "  - shape.call -> advantage.estimate"),
-    ),
-    "a reward by a judge": (
-        (REWARD, 'reward: {judge: {template: judge.j2, parse: "judge.py:parse", endpoint: "https://judge/v1"}}'),
-    ),
-    "a comparison within a group": (
-        ("rewards.py:score", "compare.py:compare"),
-        ("actor_infer.generate -> reward.score", "actor_infer.generate -> reward.compare"),
-        ("reward.score -> advantage", "reward.compare -> advantage"),
-    ),
     "rewards of a turn": ((REWARD, REWARD.replace("}", ", unit: turn}")), ("estimator: grpo", "estimator: reinforce")),
     "rewards of a token": (
         (REWARD, REWARD.replace("}", ", unit: token}")),

@@ -1,1 +1,1 @@
-"""Rewards: function, model."""
+"""Rewards: function, model, judge, sandbox, router, combine."""

@@ -47,19 +47,33 @@ class FunctionReward:
             raise
 
     def call(self, call: Call, batch: Batch) -> Result:
-        """score: any columns → `rewards` float32 [rows]."""
-        params = call.op.params
-        if call.op.method != "score" or not isinstance(params, ScoreParams) or params.function is None:
+        """score: any columns → `rewards` float32 [rows]. compare: the same, the function called once for each group."""
+        if call.op.method not in ("score", "compare"):
             raise InternalError(f"a reward function has no op {call.op.id}")
-        span = _place(call.op)
-        function = self._function(params.function, span)
-        before = function.restarts
-        on_error = self._setup.role.on_error
-        rewards, fault = _Scorer(params, function, span, first_only=on_error == ABORT).score(batch)
-        if fault is not None and on_error == ABORT:
+        before = self._restarts()
+        groups = _groups(batch) if call.op.method == "compare" else [np.arange(len(batch))]
+        rewards = np.full(len(batch), np.nan, dtype=np.float32)
+        for rows in groups:
+            rewards[rows] = self.scores(call, batch.select(rows))
+        restarts = self._restarts() - before
+        more = {"restarts": (float(restarts), 1.0)} if restarts else None
+        return settled(batch, rewards, self._setup.role.on_error, more)
+
+    def scores(self, call: Call, batch: Batch) -> npt.NDArray[np.float32]:
+        """What the op's function gives each row, NaN where it gives none. With `on_error: abort` that raises
+        FlowError."""
+        params = call.op.params
+        if not isinstance(params, ScoreParams) or params.function is None:
+            raise InternalError(f"`{call.op.id}` has no function")
+        span, aborts = _place(call.op), self._setup.role.on_error == ABORT
+        scorer = _Scorer(params, self._function(params.function, span), span, first_only=aborts)
+        rewards, fault = scorer.score(batch)
+        if fault is not None and aborts:
             raise FlowError(fault)
-        restarts = function.restarts - before
-        return settled(batch, rewards, on_error, {"restarts": (float(restarts), 1.0)} if restarts else None)
+        return rewards
+
+    def _restarts(self) -> int:
+        return sum(function.restarts for function in self._functions.values())
 
     def close(self) -> None:
         functions, self._functions = self._functions, {}
@@ -81,6 +95,11 @@ class FunctionReward:
 def _is_debugged() -> bool:
     """Whether a debugger looks at this process: its breakpoints are here, so the function must be too."""
     return "pydevd" in sys.modules or isinstance(getattr(sys.gettrace(), "__self__", None), bdb.Bdb)
+
+
+def _groups(batch: Batch) -> list[npt.NDArray[np.int64]]:
+    """Places of the rows of each prompt, in the order in which prompts come."""
+    return [np.flatnonzero(batch.prompt_ids == prompt) for prompt in dict.fromkeys(batch.prompt_ids.tolist())]
 
 
 def _place(op: Op) -> Span | None:

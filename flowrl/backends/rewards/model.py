@@ -5,12 +5,16 @@ It reads `tokens`, so its tokenizer must be the generator's (another one needs a
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from flowrl.backends.batch import Batch
 from flowrl.backends.contract import Call, RankSetup, Result
+from flowrl.backends.rewards.settled import ABORT, row_name, settled
 from flowrl.backends.trainers.fsdp.model_rank import ModelRank
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
+from flowrl.graph.params import AskParams
 
 MICRO_BATCH_TOKENS = 16384
 
@@ -22,6 +26,9 @@ class ModelReward:
         if setup.model is not None and setup.model.head != "scalar":
             what = f"a reward model with `head: {setup.model.head}`"
             raise FlowError(diagnose("FR0801", setup.role.span, what=what, known="`head: scalar`"))
+        if any(isinstance(op.params, AskParams) for op in setup.ops):
+            what = f"`{setup.role.name}`: a judge on backend `fsdp`, which writes no text"
+            raise FlowError(diagnose("FR0801", setup.role.span, what=what, known="`hf`, `vllm`, or an `endpoint`"))
         self._setup = setup
         self._rank = ModelRank(setup)
         self._rank.module.requires_grad_(False)
@@ -31,9 +38,17 @@ class ModelReward:
         if call.op.method != "score":
             raise InternalError(f"a reward model has no op {call.op.id}")
         torch.set_num_threads(self._setup.threads)
-        rewards = self._rank.last_scores(batch, MICRO_BATCH_TOKENS)
-        metrics = {"rewards": (float(rewards.mean()), float(len(rewards)))} if len(rewards) else {}
-        return Result(Batch(batch.ids, batch.prompt_ids, {"rewards": rewards}), metrics)
+        rewards = np.asarray(self._rank.last_scores(batch, MICRO_BATCH_TOKENS), dtype=np.float32)
+        return settled(batch, self._finite(batch, rewards), self._setup.role.on_error)
+
+    def _finite(self, batch: Batch, rewards: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """NaN where the model gives no finite score. With `on_error: abort` that is told: FR0824."""
+        wrong = np.flatnonzero(~np.isfinite(rewards)).tolist()
+        role = self._setup.role
+        if wrong and role.on_error == ABORT:
+            facts = {"function": role.model, "found": f"{rewards[wrong[0]]}", "row": row_name(batch, wrong[0])}
+            raise FlowError(diagnose("FR0824", role.span, **facts))
+        return np.where(np.isfinite(rewards), rewards, np.float32(np.nan))
 
     def load(self) -> None:
         self._rank.load()

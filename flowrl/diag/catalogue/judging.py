@@ -31,7 +31,14 @@ CODES: tuple[Code, ...] = (
         headline="row without a route",
         label="no route of `{role}` takes {value} of `{by}`",
         why="a sample without a reward cannot be trained on, and this value is first seen now: it comes from the data",
-        help="its routes are {known}; add one, or `\"*\": REWARD` for all the rest",
+        help='its routes are {known}; add one, or `"*": REWARD` for all the rest',
+        exit_code=5,
+    ),
+    Code(
+        id="FR0874",
+        headline="judge that cannot be asked",
+        label="`{role}`: {problem}",
+        help="{fix}",
         exit_code=5,
     ),
 )
