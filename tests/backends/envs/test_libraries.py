@@ -84,3 +84,15 @@ def test_names_are_the_librarys_own(library: str) -> None:
     import importlib
 
     assert len(list(importlib.import_module(LIBRARIES[library][1]).names())) > 50
+
+
+def test_gem_shows_its_board_and_knows_a_state_by_it() -> None:
+    """Up and down again is the state before, though GEM counts turns in what it says; an id without a level is easy."""
+    env = made("gem:game:Sokoban-v0", boxes=1)
+    first = start(env, Start(0, 3, 2, {}))
+    board = str(first.observation).split("board layout:\n")[1]
+    assert board.count("X") == 1
+    up, down = step(env, "\\boxed{up}"), step(env, "\\boxed{down}")
+    assert down.state_key == first.state_key
+    assert up.state_key != first.state_key
+    assert str(down.observation).split("board layout:\n")[1] == board
