@@ -72,14 +72,14 @@ def main() -> int:
 
 
 def soak(seconds: float, lag: int) -> tuple[Outcome, list[Look]]:
-    mark, before = secrets.token_hex(8), _segments()
+    mark, known = secrets.token_hex(8), set[str]()
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         run = _start(Path(folder), mark, lag)
         looks: list[Look] = []
         while time.monotonic() - started < seconds and run.poll() is None:
             time.sleep(EVERY_SECONDS)
-            looks.append(_look(time.monotonic() - started, mark, before, Path(folder)))
+            looks.append(_look(time.monotonic() - started, mark, known, Path(folder)))
         ran_on = run.poll() is None
         run.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
@@ -91,7 +91,7 @@ def soak(seconds: float, lag: int) -> tuple[Outcome, list[Look]]:
     outcome.bar("the run", "ran until it was stopped" if ran_on else f"ended early: {told}", "runs on", ran_on)
     outcome.bar("its end", f"exit status {run.poll()}", "130, as after Ctrl-C", run.poll() == 130)
     outcome.bar("processes left", len(left), "0", not left)
-    segments = sorted(_segments() - before)
+    segments = sorted(known & _segments())
     outcome.bar("segments left in /dev/shm", ", ".join(segments[:5]) or 0, "0", not segments)
     for process in left:  # they are ours, by the mark
         with suppress(ProcessLookupError):
@@ -113,15 +113,18 @@ def _start(folder: Path, mark: str, lag: int) -> subprocess.Popen[bytes]:
         )
 
 
-def _look(seconds: float, mark: str, before: set[str], folder: Path) -> Look:
+def _look(seconds: float, mark: str, known: set[str], folder: Path) -> Look:
+    """What is there now; `known` gets the segments that the run's processes have open."""
     processes = _processes(mark)
+    for process in processes:
+        known |= _opened(process)
     lines = sum(path.read_text().count("\n") for path in folder.glob("runs/*/metrics.jsonl"))
     return Look(
         seconds=seconds,
         processes=len(processes),
         memory_bytes=sum(map(_memory, processes)),
         files=sum(map(_files, processes)),
-        segments=len(_segments() - before),
+        segments=len(known & _segments()),
         steps=lines,
     )
 
@@ -177,8 +180,16 @@ def _files(process: int) -> int:
     return 0
 
 
+def _opened(process: int) -> set[str]:
+    """Names of the segments that a process has mapped."""
+    with suppress(OSError):
+        lines = Path(f"/proc/{process}/maps").read_text().splitlines()
+        return {line.rpartition("/")[2] for line in lines if f" {SHARED}/" in line}
+    return set()
+
+
 def _segments() -> set[str]:
-    """Weight buffers and object stores of anybody; others' come and go, so run alone."""
+    """Weight buffers and object stores of anybody."""
     return {path.name for path in SHARED.iterdir()} if SHARED.is_dir() else set()
 
 
