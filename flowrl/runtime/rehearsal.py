@@ -21,6 +21,7 @@ from flowrl.placement.shapes import handed_on, shapes_of
 from flowrl.plan.plan import Plan, StagePlan
 from flowrl.runtime.launchers.choose import AUTO, INLINE, RAY, choose
 from flowrl.runtime.rehearse import (
+    EPISODE_TOKENS,
     PROMPT_TOKENS,
     RESPONSE_TOKENS,
     VLLM,
@@ -76,7 +77,7 @@ class Rehearsal:
 def rehearse(plan: Plan, options: RehearsalOptions | None = None) -> Rehearsal:
     """Raises FlowError as `run` does."""
     options = options or RehearsalOptions()
-    small = _as_installed(options)
+    small = _as_installed(plan, options)
     made, changes = shrink(plan, small)
     options.check(made)
     folder = (options.folder or Path(plan.folder)).resolve()
@@ -90,9 +91,11 @@ def rehearse(plan: Plan, options: RehearsalOptions | None = None) -> Rehearsal:
     return Rehearsal(result.folder, launcher, changes, tuple(_ran(made, result.folder)))
 
 
-def _as_installed(options: RehearsalOptions) -> Small:
-    """One rank a role where they share a process, or where Ray is not there to start more."""
-    alone = options.launcher == INLINE or (options.launcher == AUTO and find_spec(RAY) is None)
+def _as_installed(plan: Plan, options: RehearsalOptions) -> Small:
+    """One rank a role where they share a process: where Ray is not there to start more, or cannot run what the plan
+    has."""
+    talks = any(stage.programs.together for stage in plan.stages)
+    alone = options.launcher == INLINE or (options.launcher == AUTO and (talks or find_spec(RAY) is None))
     return replace(options.small, ranks=1) if alone and options.small.engine != VLLM else options.small
 
 
@@ -130,7 +133,7 @@ def _sizes(stage: StagePlan, model: Model, shape: ModelShape) -> SmallModel:
         heads=heads,
         kv_heads=kv_heads,
         ffn=2 * heads * HEAD_WIDTH,
-        positions=PROMPT_TOKENS + RESPONSE_TOKENS,
+        positions=PROMPT_TOKENS + max(RESPONSE_TOKENS, EPISODE_TOKENS if stage.programs.together else 0),
     )
 
 

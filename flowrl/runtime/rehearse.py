@@ -13,8 +13,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from flowrl.backends.registry import backend_of
-from flowrl.graph.graph import Edge, Graph, Kind, Op, Role
-from flowrl.graph.params import DataParams, EngineParams, GenerateParams, ScoreParams, UpdateParams
+from flowrl.graph.graph import Edge, EdgeKind, Graph, Kind, Op, Role
+from flowrl.graph.params import DataParams, EngineParams, EnvParams, GenerateParams, ScoreParams, UpdateParams
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.devices import DEVICE_CARDS, node_group
 from flowrl.plan.plan import Layout, Plan, Pool, RolePlacement, StagePlan
@@ -23,6 +23,8 @@ from flowrl.program.program import Instruction, Program, Rows
 CPU, HF, VLLM, FSDP = "cpu", "hf", "vllm", "fsdp"
 PROMPTS, SAMPLES, VALIDATED = 8, 4, 8
 PROMPT_TOKENS, RESPONSE_TOKENS = 128, 32
+EPISODE_TOKENS, TURN_TOKENS, TURNS = 512, 8, 3
+"""Of a generator that plays with an environment: of an episode, of a turn, and turns of an agent."""
 NODE = "node0"
 
 
@@ -172,6 +174,8 @@ class _Stage:
             return self._data(op, params)
         if isinstance(params, GenerateParams):
             return self._generate(op, params)
+        if isinstance(params, EnvParams):
+            return self._env(op, params)
         if isinstance(params, UpdateParams):
             return replace(params, extra={})
         if isinstance(params, ScoreParams) and params.flavour == "model":
@@ -191,13 +195,21 @@ class _Stage:
         """Prompts of a firing, of which there may be more than are trained on."""
         return -(-prompts * self._prompts // self._stage.graph.step.prompts)
 
+    def _env(self, op: Op, params: EnvParams) -> EnvParams:
+        turns = min(params.max_turns, TURNS)
+        self._changes.shrunk(f"{op.role}.max_turns", params.max_turns, turns)
+        return replace(params, max_turns=turns)
+
     def _generate(self, op: Op, params: GenerateParams) -> GenerateParams:
-        tokens = min(params.max_response_tokens, RESPONSE_TOKENS)
+        talks = any(edge.kind is EdgeKind.INTERACTION and edge.source == op.id for edge in self._stage.graph.edges)
+        most = EPISODE_TOKENS if talks else RESPONSE_TOKENS
+        tokens = min(params.max_response_tokens, most)
         self._changes.shrunk(f"{op.id}.max_response_tokens", params.max_response_tokens, tokens)
+        bounds = {"max_context_tokens": PROMPT_TOKENS + most, "max_turn_tokens": TURN_TOKENS if talks else most}
         limits = {
-            name: min(limit, PROMPT_TOKENS + RESPONSE_TOKENS)
-            for name in ("max_context_tokens", "max_turn_tokens")
-            if (limit := getattr(params, name)) is not None
+            name: bound if limit is None else min(limit, bound)
+            for name, bound in bounds.items()
+            if (limit := getattr(params, name)) is not None or talks
         }
         samples = min(params.samples_per_prompt, SAMPLES)
         return replace(params, max_response_tokens=tokens, samples_per_prompt=samples, extra={}, **limits)
