@@ -11,10 +11,11 @@ from pathlib import PurePath
 from flowrl.diag.diagnostic import Diagnostic, Severity
 from flowrl.graph.graph import Kind
 from flowrl.machine.cluster import Cluster, NodeGroup
-from flowrl.plan.plan import Memory, Plan, RandomStep, StagePlan
+from flowrl.plan.plan import Memory, Plan, StagePlan
 from flowrl.report.dataflow import dataflow
 from flowrl.report.fits import fits, fullness, largest
-from flowrl.report.numbers import count, gib, rate, seconds
+from flowrl.report.glance import glance, of_limit
+from flowrl.report.numbers import count
 from flowrl.report.page import INDENT, finish, joined, kept, section, wrapped
 from flowrl.report.when import when
 from flowrl.report.where import where
@@ -29,9 +30,9 @@ def render_plan(plan: Plan, width: int = 100, color: bool = False, ascii: bool =
     width = max(width, 60)
     lines = joined(_title(plan), width, " ", first=" ")
     lines += _verdict(plan, width)
+    lines += ["", *glance(plan, width)]
     for place, stage in enumerate(plan.stages):
-        if len(plan.stages) > 1:
-            lines += ["", *joined(_stage_title(plan, place), width, " ", first=" ")]
+        lines += ["", *joined(_stage_title(plan, place), width, " ", first=" ")] if len(plan.stages) > 1 else [""]
         lines += _stage(stage, plan.cluster, width)
     lines += _warnings(plan.diagnostics, width)
     lines += ["", *joined(_next(plan, flags), width, " " * 11, first=" next      ")]
@@ -64,13 +65,9 @@ def _verdict(plan: Plan, width: int) -> list[str]:
 
 
 def _binding(memory: Memory, width: int) -> list[str]:
-    text = f"{memory.phase} needs {_of_limit(memory)} in pool {memory.pool} on {memory.device}"
+    text = f"{memory.phase} needs {of_limit(memory)} in pool {memory.pool} on {memory.device}"
     lines = wrapped(text, width, "     ", " DOES NOT FIT  ")
     return [*lines, *joined(largest(memory, None), width, "     ", first="     ")]
-
-
-def _of_limit(memory: Memory) -> str:
-    return f"{gib(memory.peak_bytes)} of {gib(memory.limit_bytes)} GiB"
 
 
 def _stage_title(plan: Plan, place: int) -> list[str]:
@@ -83,7 +80,6 @@ def _stage(stage: StagePlan, cluster: Cluster, width: int) -> list[str]:
     room = width - INDENT
     return [
         *joined(_batch(stage), width, " ", first=" "),
-        *joined(_speed(stage), width, " ", first=" "),
         *section("WHAT", dataflow(stage.graph, room)),
         *section("WHERE", where(stage, cluster, room)),
         *section("WHEN", when(stage, room)),
@@ -111,36 +107,6 @@ def _minibatch(stage: StagePlan) -> str:
     if any(role.kind is Kind.FILTER for role in stage.graph.roles):
         return ""
     return f" of {count(stage.graph.step.prompts)}/{count(stage.graph.step.updates)} prompts"
-
-
-def _speed(stage: StagePlan) -> Iterable[str]:
-    estimate = stage.estimate
-    likely = f" ({seconds(estimate.low_seconds)} to {seconds(estimate.high_seconds)})" if estimate.high_seconds else ""
-    parts = [f"step ≈ {seconds(estimate.step_seconds)}{likely}"]
-    parts += _drawn(estimate.random)
-    parts += [f"{what} ≈ {seconds(value)}" for what, value in _of_lines(stage, "run")]
-    if estimate.tokens_per_second > 0:
-        parts.append(f"{rate(estimate.tokens_per_second)} tokens/s")
-    parts.append(f"{rate(estimate.samples_per_second)} samples/s")
-    parts += [f"costs ≈ {value:,.2f} a step" for _, value in _of_lines(stage, "price per step")]
-    parts += [f"{value:,.2f} an hour" for _, value in _of_lines(stage, "price per hour")]
-    tightest = max(stage.memory, key=fullness, default=None)
-    if tightest is not None:
-        parts.append(f"tightest {_of_limit(tightest)} in {tightest.phase}")
-    return parts
-
-
-def _drawn(random: RandomStep | None) -> list[str]:
-    """What drawn lengths make of the step, whose means alone are a lower bound of the mean."""
-    if random is None:
-        return []
-    parts = [f"drawn ≈ {seconds(random.mean_seconds)}, 99 of 100 within {seconds(random.p99_seconds)}"]
-    parts += [f"lag {random.lag:.1f} in the mean"] if random.lag > 0 else []
-    return [*parts, *([f"{random.dropped:.0%} dropped as stale"] if random.dropped > 0 else [])]
-
-
-def _of_lines(stage: StagePlan, what: str) -> list[tuple[str, float]]:
-    return [(line.what, line.value) for line in stage.estimate.lines if line.what == what]
 
 
 def _warnings(diagnostics: Iterable[Diagnostic], width: int) -> list[str]:

@@ -10,7 +10,7 @@ from flowrl import api
 from flowrl.plan.plan import Plan
 from flowrl.program.check import check
 from flowrl.report.text import render_plan
-from tests.report.test_text import assert_every_number_is_known
+from tests.report.test_text import assert_every_number_is_known, assert_first_screen_answers
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 JOBS = [
@@ -37,6 +37,10 @@ def test_page_fits_its_width_and_says_no_number_of_its_own(plan: Plan, width: in
     for stage in plan.stages:
         assert all(op.id in page for op in stage.graph.ops)
         assert all(role.name in page for role in stage.graph.roles)
+
+
+def test_the_first_screen_has_the_four_answers(plan: Plan) -> None:
+    assert_first_screen_answers(render_plan(plan, width=80), plan)
 
 
 def test_program_is_right_and_its_estimate_adds_up(plan: Plan) -> None:

@@ -14,7 +14,9 @@ import msgspec
 import pytest
 
 from flowrl.plan.plan import Plan
+from flowrl.report.numbers import seconds
 from flowrl.report.text import render_plan
+from flowrl.report.when import bound_by
 from tests.report import plans
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -81,6 +83,30 @@ def test_infeasible_plan_says_so_first_with_what_binds() -> None:
     assert lines[2] == (" DOES NOT FIT  actor_train.update needs 88.6 of 80.0 GiB in pool all on node0/0 .. node1/7")
     assert "activations 60.0" in lines[3]
     assert "micro_batch_tokens: 8192" in render_plan(PLANS["infeasible"])
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_the_first_screen_has_the_four_answers(name: str) -> None:
+    assert_first_screen_answers(render_plan(PLANS[name], width=80), PLANS[name])
+
+
+def assert_first_screen_answers(page: str, plan: Plan) -> None:
+    """Of 24 lines of 80 columns: which devices hold what, what the step waits for, what to change to make it fit, what
+    it costs."""
+    screen = " ".join(line.strip() for line in page.splitlines()[:24])
+    for stage in plan.stages:
+        for pool in stage.pools:
+            if pool.devices:
+                ends = " .. ".join(dict.fromkeys((pool.devices[0], pool.devices[-1])))
+                roles = ", ".join(placed.role for placed in pool.roles)
+                assert f"{len(pool.devices):,} × {pool.device} ({ends}): {roles}" in screen
+        assert f"step ≈ {seconds(stage.estimate.step_seconds)}" in screen
+        assert bound_by(stage).replace("bound by ", "for ", 1) in screen
+    if plan.verdict == "infeasible":
+        texts = [help_.text for d in plan.diagnostics for help_ in d.helps]
+        edits = [line.split("  ")[1] for text in texts for line in text.splitlines() if re.match(r"\s*\d  ", line)]
+        assert "DOES NOT FIT" in screen
+        assert all(edit in screen for edit in edits)
 
 
 @pytest.mark.parametrize("name", PLANS)
