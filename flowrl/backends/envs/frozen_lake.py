@@ -15,12 +15,20 @@ TRIES = 1000
 
 class FrozenLake:
     """`size`: rows and columns; `holes`: the share of cells that are holes; `slip`: the chance that a step goes aside
-    (2/3 is Gymnasium's slippery ice); `moves_per_turn`: moves that one turn may make."""
+    (2/3 is Gymnasium's slippery ice); `moves_per_turn`: moves that one turn may make; `rules`: whether the first
+    message tells them; `any_text`: see moves.py."""
 
     def __init__(
-        self, size: int = 4, holes: float = 0.2, slip: float = 2 / 3, moves_per_turn: int = 1, rules: bool = True
+        self,
+        size: int = 4,
+        holes: float = 0.2,
+        slip: float = 2 / 3,
+        moves_per_turn: int = 1,
+        rules: bool = True,
+        any_text: bool = False,
     ) -> None:
-        self._size, self._share, self._slip, self._moves, self._rules = size, holes, slip, moves_per_turn, rules
+        self._size, self._share, self._slip, self._moves = size, holes, slip, moves_per_turn
+        self._rules, self._any_text = rules, any_text
         self._holes: frozenset[Cell] = frozenset()
         self._goal: Cell = (size - 1, size - 1)
         self._player: Cell = (0, 0)
@@ -41,7 +49,7 @@ class FrozenLake:
         raise ValueError(f"no lake of size {self._size} with the share {self._share} of holes can be crossed")
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        for move in moves_in(action, self._moves):
+        for move in moves_in(action, self._moves, any_text=self._any_text):
             self._go(move)
             if self._player in self._holes or self._player == self._goal:
                 break

@@ -18,13 +18,20 @@ TRIES = 1000
 
 class Sokoban:
     """`size`: rows and columns with the walls around; `boxes`: how many; `walls`: the share of the inner cells that are
-    walls; `pulls`: moves of the backward play, the harder the more; `moves_per_turn`: moves that one turn may make."""
+    walls; `pulls`: moves of the backward play, the harder the more; `moves_per_turn`: moves that one turn may make;
+    `any_text`: see moves.py."""
 
     def __init__(
-        self, size: int = 6, boxes: int = 1, walls: float = 0.15, pulls: int = 12, moves_per_turn: int = 5
+        self,
+        size: int = 6,
+        boxes: int = 1,
+        walls: float = 0.15,
+        pulls: int = 12,
+        moves_per_turn: int = 5,
+        any_text: bool = False,
     ) -> None:
         self._size, self._boxes_wanted, self._share, self._pulls = size, boxes, walls, pulls
-        self._moves = moves_per_turn
+        self._moves, self._any_text = moves_per_turn, any_text
         self._walls: frozenset[Cell] = frozenset()
         self._targets: frozenset[Cell] = frozenset()
         self._boxes: frozenset[Cell] = frozenset()
@@ -40,7 +47,7 @@ class Sokoban:
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         reward = 0.0
-        for move in moves_in(action, self._moves):
+        for move in moves_in(action, self._moves, any_text=self._any_text):
             reward += self._go(move)
             if self._solved():
                 break

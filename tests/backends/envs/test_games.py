@@ -172,3 +172,11 @@ def test_arms_pay_what_they_pay() -> None:
 def test_moves_are_read(text: str, moves: str) -> None:
     steps: dict[str, Any] = {"u": (-1, 0), "d": (1, 0), "l": (0, -1), "r": (0, 1)}
     assert moves_in(text, 5) == [steps[move] for move in moves]
+
+
+def test_any_text_plays_where_it_is_wished() -> None:
+    steps = {"u": (-1, 0), "d": (1, 0), "l": (0, -1), "r": (0, 1)}
+    assert moves_in("@AB", 2, any_text=True) == [steps["u"], steps["d"]]  # codes 64 and 65
+    env = FrozenLake(slip=0.0, holes=0.0, moves_per_turn=9, any_text=True)
+    env.reset(seed=0)
+    assert env.step("CCCAAA")[1] == 1.0  # right three times, down three times
