@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from flowrl.graph.params import FilterParams
 from flowrl.graph.rows import share_of
@@ -17,7 +18,7 @@ Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Ids = npt.NDArray[np.int64]
 
-RULES: frozenset[str] = frozenset({"zero_spread", "spread", "threshold", "truncated"})
+RULES: frozenset[str] = frozenset({"zero_spread", "spread", "threshold", "truncated", "function"})
 
 
 def kept(values: Floats, prompts: Ids, params: FilterParams) -> Bools:
@@ -29,11 +30,15 @@ def kept(values: Floats, prompts: Ids, params: FilterParams) -> Bools:
     Rules: `zero_spread` lets groups go whose values are all equal (DAPO, Yu et al. 2025, equation 11);
     `spread` scores a group by the standard deviation of its values, a population's (StarPO-S, Wang et al. 2025,
     arXiv:2504.20073, section 3.2); `threshold` scores a sample by its value, a group by the mean; `truncated` lets
-    samples go that were cut off, and groups with one of them.
+    samples go that were cut off, and groups with one of them; `function` scores as `threshold` does, by what the
+    function gave, and without a range or a share lets samples go that it gave 0, and groups with one of them.
     """
     if not len(values):
         return np.zeros(0, dtype=np.bool_)
     names, group_of = np.unique(prompts, return_inverse=True)
+    if params.rule == "function" and params.min is params.max is params.keep_top is None:
+        values = np.where(values == 0, 0.0, 1.0)
+        params = replace(params, min=1.0)
     stay, score = _judged(values, group_of, len(names), params.rule)
     if params.unit == "sample":
         stay, score = _by_sample(values, stay[group_of], score[group_of], params.rule)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flowrl.backends.contract import RankSetup  # which needs numpy; planning asks this table without it
 
 BACKENDS: dict[tuple[Kind, str], str] = {
-    (Kind.DATA, "data"): "flowrl.backends.data_seeds:data_rank",
+    (Kind.DATA, "data"): "flowrl.backends.data:Data",
     (Kind.TRAINER, "fsdp"): "flowrl.backends.trainers.fsdp.trainer:FsdpTrainer",
     (Kind.TRAINER, "megatron"): "flowrl.backends.trainers.megatron.trainer:MegatronTrainer",
     (Kind.SCORER, "fsdp"): "flowrl.backends.trainers.fsdp.scorer:FsdpScorer",

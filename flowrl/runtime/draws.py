@@ -26,17 +26,19 @@ _NONE: IntArray = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Fates:
-    """What a step has drawn of one data set whose rows filters drop."""
+    """What a step has drawn of one data set on whose rows filters decide."""
 
     data: str
     drawn: IntArray
     """Prompts, ascending."""
     surplus: IntArray
     """Prompts that filters have left and the step did not need."""
-    kept: int
-    """Prompts that filters have left, surplus among them."""
+    kept: IntArray
+    """Prompts that filters which drop have left, surplus among them."""
     rounds: int | None
     """None without refill."""
+    masks: bool = False
+    """Whether a filter keeps rows out of the loss: what is left and not trained on is masked then."""
 
 
 class Draws:
@@ -52,9 +54,11 @@ class Draws:
             for op in graph.ops
             if isinstance(op.params, FilterParams) and op.params.action == "drop" and not rows.whole_set(op)
         ]
+        masking = [op for op in graph.ops if isinstance(op.params, FilterParams) and op.params.action == "mask"]
         sets = [op.id for op in graph.ops if graph.role(op.role).kind is Kind.DATA]
         self._filters = {data: tuple(op.id for op in dropping if data in rows.data_sets(op)) for data in sets}
         """The filters that drop rows of each data set."""
+        self._masked = {data for data in sets if any(data in rows.data_sets(op) for op in masking)}
         self._drawn: dict[tuple[str, int], list[IntArray]] = {}
         """By data set and step, round by round."""
         self._left: dict[tuple[str, int], IntArray] = {}
@@ -72,8 +76,8 @@ class Draws:
 
     def drew(self, data: str, step: int, prompts: Iterable[IntArray]) -> None:
         """Prompts that a data set has given in a round."""
-        if self._filters[data]:
-            self._drawn.setdefault((data, step), []).append(np.sort(np.concatenate([_NONE, *prompts])))
+        if self._filters[data] or data in self._masked:
+            self._drawn.setdefault((data, step), []).append(np.unique(np.concatenate([_NONE, *prompts])))
 
     def left(self, filter: str, step: int, prompts: IntArray) -> None:
         """Prompts of which a filter has left rows in a round."""
@@ -127,10 +131,11 @@ class Draws:
         for (data, at), drawn in self._drawn.items():
             if at != step or data in left_out:
                 continue
-            kept = self._kept(data, step)
+            kept = self._kept(data, step) if self._filters[data] else np.concatenate(drawn)
             surplus = np.setdiff1d(kept, self._chosen.get((data, step), kept))
             rounds = len(drawn) if self.is_refilled(data) else None
-            found.append(Fates(data, np.concatenate(drawn), surplus, len(kept), rounds))
+            fates = Fates(data, np.concatenate(drawn), surplus, kept, rounds, masks=data in self._masked)
+            found.append(fates)
         return tuple(found)
 
     def step_done(self, step: int) -> None:

@@ -21,7 +21,7 @@ from flowrl.diag.diagnostic import FlowError, InternalError
 from flowrl.execution.contract import Firing
 from flowrl.execution.executor import Executor
 from flowrl.execution.trace import TraceSpan
-from flowrl.graph.graph import Kind
+from flowrl.graph.state import changes_state
 from flowrl.plan.plan import StagePlan
 from flowrl.program.program import InstructionKind
 from flowrl.runtime.checkpoint import Checkpoints, CheckpointState
@@ -83,14 +83,14 @@ class Driver:
         self._rounds = Rounds(stage, self._executor.is_idle, self._state.is_enough)
         samples = SampleLog(stage.graph, self._state, setup.launcher.peek, stage.run.samples_logged)
         self._book = StepBook(stage.name, stage.graph, stage.run.steps, samples)
-        self._methods = {op.id: op.method for op in stage.graph.ops}
-        self._trainers = {role.name for role in stage.graph.roles if role.kind is Kind.TRAINER}
+        self._changing = {op.id for op in stage.graph.ops if changes_state(op)}
+        self._keepers = {role.name for role in stage.graph.roles if keeps_state(stage, role.name)}
         self._flying: dict[tuple[str, int], Work] = {}
         self._tracks = Tracks(stage)
         self._waits = Waits(stage)
         self._whole = start.step
         self._changed = start.step
-        """The last step in which a trainer's update has begun."""
+        """The last step in which what a checkpoint keeps has begun to change: an update, for one."""
         self._leave = False
         self._limit: int | None = None
         """While the stage is wound down: the last step that is completed."""
@@ -185,9 +185,9 @@ class Driver:
             self._complete(firing)
             return
         self._flying[firing.instruction.id, firing.step] = work
-        if self._methods.get(firing.instruction.op or "") == "update":
+        if firing.instruction.op in self._changing:
             self._changed = max(self._changed, firing.step)
-        if firing.step <= self._changed or firing.instruction.role in self._trainers:
+        if firing.step <= self._changed or firing.instruction.role in self._keepers:
             self._setup.launcher.submit(work)
             return
         with self._setup.interrupts.abandonable():

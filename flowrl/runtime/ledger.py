@@ -39,8 +39,10 @@ class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     """Weight version that was the newest when the step's training began."""
     dropped: Runs | UnsetType = UNSET
-    """Prompts that the step drew and filters took away. With `prompts` and `surplus` these are all that it drew; unset
-    where no filter drops rows."""
+    """Prompts that the step drew and filters took away. With `prompts`, `masked` and `surplus` these are all that it
+    drew; unset where no filter decides on rows."""
+    masked: Runs | UnsetType = UNSET
+    """Prompts that filters left and kept out of the loss with all of their samples; unset where none masks."""
     surplus: Runs | UnsetType = UNSET
     """Prompts that filters left and the step did not need."""
     rounds: int | UnsetType = UNSET
@@ -77,7 +79,9 @@ def _others(fate: Fates | None, taken: Sequence[int]) -> dict[str, Any]:
     if fate is None:
         return {}
     surplus = set(fate.surplus.tolist()).difference(taken)
-    found = {"dropped": runs(set(fate.drawn.tolist()).difference(taken, surplus))}
+    masked = set(fate.kept.tolist()).difference(taken, surplus) if fate.masks else set[int]()
+    found: dict[str, Any] = {"dropped": runs(set(fate.drawn.tolist()).difference(taken, surplus, masked))}
+    found |= {"masked": runs(masked)} if fate.masks else {}
     return found if fate.rounds is None else {**found, "surplus": runs(surplus), "rounds": fate.rounds}
 
 
@@ -113,7 +117,8 @@ class Ledger:
         self._lines.close()
 
     def _require_new(self, entry: LedgerEntry) -> None:
-        drawn = _union(entry.prompts, (*(entry.dropped or ()), *(entry.surplus or ())))
+        others = (entry.dropped, entry.masked, entry.surplus)
+        drawn = _union(entry.prompts, [run for runs in others for run in runs or ()])
         if not drawn:
             return
         key = (entry.stage, entry.data)
@@ -134,7 +139,7 @@ def _replay(lines: Iterable[dict[str, Any]]) -> tuple[str, dict[tuple[str, str],
     for line in lines:
         digest = _chained(digest, line)
         key = (line["stage"], line["data"])
-        drawn = (*line["prompts"], *line.get("dropped", ()), *line.get("surplus", ()))
+        drawn = [run for name in ("prompts", "dropped", "masked", "surplus") for run in line.get(name, ())]
         seen[key] = _union(seen.get(key, ()), [(start, stop) for start, stop in drawn])
     return digest, seen
 

@@ -16,7 +16,7 @@ from msgspec import structs
 from flowrl.backends.batch import IntArray
 from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.diag.span import Span
-from flowrl.graph.graph import Kind
+from flowrl.graph import state
 from flowrl.plan.plan import StagePlan
 from flowrl.program.program import MOVES, InstructionKind
 from flowrl.program.sessions import sessions_that_go_on
@@ -158,10 +158,10 @@ class Tracks:
 
 
 def keeps_state(stage: StagePlan, role: str) -> bool:
-    """Whether a lost rank of the role takes something with it that only a checkpoint has: a trainer, or a session that
-    goes on from step to step, whose prompts begin anew."""
+    """Whether a lost rank of the role takes something with it that only a checkpoint has: what a role keeps, or a
+    session that goes on from step to step, whose prompts begin anew."""
     goes_on = any(stage.graph.op(op).role == role for op in sessions_that_go_on(stage.programs))
-    return goes_on or stage.graph.role(role).kind is Kind.TRAINER
+    return goes_on or state.keeps_state(stage.graph.role(role), stage.graph.ops)
 
 
 def made_anew(stage: StagePlan, tracks: Tracks, flying: Iterable[Work], initial: Collection[str]) -> frozenset[str]:

@@ -17,7 +17,6 @@ from flowrl.diag.diagnostic import InternalError
 from flowrl.execution.contract import Firing
 from flowrl.graph.graph import Kind, Op
 from flowrl.graph.params import DataParams, UpdateParams
-from flowrl.graph.rows import rows_of
 from flowrl.plan.plan import Layout, StagePlan
 from flowrl.program.program import ChannelKind, Instruction, InstructionKind, Program, Rows
 from flowrl.program.rounds import last_ops
@@ -26,14 +25,14 @@ from flowrl.runtime.ages import Ages
 from flowrl.runtime.arrivals import Arrivals
 from flowrl.runtime.carried import Bounds, Carried
 from flowrl.runtime.draws import Draws, Fates
-from flowrl.runtime.launchers.contract import BoundInput, Completion, Part, Versions, Work
+from flowrl.runtime.launchers.contract import BoundInput, Completion, Versions, Work
 from flowrl.runtime.records import READS, RecordStore
 from flowrl.runtime.routes import Peek, Routes
 from flowrl.runtime.rows import ids_by_rank, of_prompts, prompts_of, rows_to_take
+from flowrl.runtime.verdicts import Chosen, Verdicts
 from flowrl.runtime.versions import Cursors, WeightEdge
 
 T = TypeVar("T")
-_NO_IDS: IntArray = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +104,7 @@ class StageState:
         self._ages = Ages()
         self._arrivals = Arrivals(stage.graph, stage.programs.instructions)
         self._trained: dict[tuple[str, int], Trained] = {}
-        rows = rows_of(stage.graph)
-        self._filters = {op.id: [each.id for each in rows.filters(op)] for op in stage.graph.ops}
-        """The filters that drop rows of each op."""
-        self._stay: dict[tuple[str, int], tuple[IntArray, IntArray]] = {}
-        """Sample ids that a filter has left, and their prompts, by op and step."""
+        self._verdicts = Verdicts(stage.graph, self.records.space)
         self.draws = Draws(stage.graph)
         self._routes = Routes(stage.graph, self.records.inputs_so_far, peek)
         self._is_idle = is_idle
@@ -181,7 +176,7 @@ class StageState:
             oldest = min((int(each.min()) for each in tagged if len(each)), default=None)
             self.carried[op.id].gave(firing.step, sorted(gone), oldest)
         if op.method == "select":
-            self._keep(op, firing.step, completion.parts)
+            self.draws.left(op.id, firing.step, self._verdicts.add(op, firing.step, completion.parts))
         if op.method == "generate":
             self._ages.add(op.id, firing.step, completion.parts, self._held(op.role))
         self.records.add(firing, completion.parts)
@@ -200,10 +195,8 @@ class StageState:
             if rounds < refill.max_rounds:
                 return False
             raise self.draws.too_few(step, rounds)
-        for filter, chosen in self.draws.choose(step).items() if rounds else ():
-            ids, prompts = self._stay[filter, step]
-            mine = np.isin(prompts, chosen)
-            self._stay[filter, step] = (ids[mine], prompts[mine])
+        if rounds:
+            self._verdicts.narrow(step, self.draws.choose(step))
         for firing in {each.instruction.id: each for each in self._read.pop(step, ())}.values():
             self.records.done(firing)
         return True
@@ -222,8 +215,7 @@ class StageState:
             each.step_done(step)
         if self.carried:
             self.records.keep(frozenset().union(*(each.needed() for each in self.carried.values())))
-        for filtered in [filtered for filtered in self._stay if filtered[1] <= step]:
-            del self._stay[filtered]
+        self._verdicts.step_done(step)
 
     def made_with(self, op: Op, step: int, id: int) -> int | None:
         """The weight version of the oldest token of the sample `id` that `op` made."""
@@ -291,51 +283,28 @@ class StageState:
         dp = self._layouts.get(graph.op(op).role, Layout()).dp
         return Carried(bounds, dp, start.step, start.carried.get(op, ()))
 
-    def _rows_of(
-        self, firing: Firing, op: Op, inputs: Sequence[BoundInput], now: set[int] | None
-    ) -> tuple[IntArray, IntArray, IntArray]:
+    def _rows_of(self, firing: Firing, op: Op, inputs: Sequence[BoundInput], now: set[int] | None) -> Chosen:
         """All rows of the step that filters have left, or of `now`, the prompts of a round; the prompts of a minibatch;
         or what takes have given."""
         rows = firing.instruction.rows
         if rows == Rows():
-            return self._left(op, firing.step, rows_to_take(inputs, now))
+            return self._verdicts.left(op, firing.step, rows_to_take(inputs, now))
         if isinstance(op.params, UpdateParams) and not rows.arrived:
-            left = self._left(op, firing.step, rows_to_take(inputs, None))
+            left = self._verdicts.left(op, firing.step, rows_to_take(inputs, None))
             return of_prompts(left, prompts_of(rows, self._prompts(op, firing.step, left)))
         given = self._arrivals.given(self.records.space(op) or "", firing)
         ids, prompt_ids, tokens = rows_to_take(inputs, None)
         mine = np.isin(ids, given)
         return ids[mine], prompt_ids[mine], tokens[mine]
 
-    def _prompts(self, op: Op, step: int, left: tuple[IntArray, IntArray, IntArray]) -> list[int]:
+    def _prompts(self, op: Op, step: int, left: Chosen) -> list[int]:
         """The prompts that minibatches share out: those of the step, where a filter drops rows those that it left."""
-        if not self._filters[op.id]:
+        if not self._verdicts.drop_rows_of(op):
             return self.records.prompt_ids(op, step)
         return np.unique(left[1]).tolist()
 
-    def _left(
-        self, op: Op, step: int, rows: tuple[IntArray, IntArray, IntArray]
-    ) -> tuple[IntArray, IntArray, IntArray]:
-        """The rows that the filters above leave; by prompt where a filter works on the samples of another call."""
-        for each in self._filters[op.id]:
-            stay = self._stay.get((each, step))
-            if stay is None:  # the filter does not fire in this step
-                continue
-            same = self.records.space(self._graph.op(each)) == self.records.space(op)
-            mine = np.isin(rows[0], stay[0]) if same else np.isin(rows[1], stay[1])
-            rows = (rows[0][mine], rows[1][mine], rows[2][mine])
-        return rows
-
     def _filters_work(self, step: int) -> bool:
         return not any(self._is_idle(i, step) for i in self._ends)
-
-    def _keep(self, op: Op, step: int, parts: Sequence[Part]) -> None:
-        """Rows that a filter has left, of this round and those before it."""
-        ids, prompts = self._stay.get((op.id, step), (_NO_IDS, _NO_IDS))
-        ids = np.concatenate([ids, *(part.ids for part in parts)])
-        prompts = np.concatenate([prompts, *(part.prompt_ids for part in parts)])
-        self._stay[op.id, step] = (ids, prompts)
-        self.draws.left(op.id, step, prompts)
 
     def _rows(self, firing: Firing, op: Op) -> Work:
         """Rows of a data set: the next ones in training, the whole set from its start in validation."""
@@ -352,11 +321,11 @@ class StageState:
         count = completion.work.prompt_count
         if self._graph.role(op.role).kind is not Kind.DATA or count is None:
             return
-        self.draws.drew(op.id, completion.work.firing.step, [part.ids for part in completion.parts])
+        self.draws.drew(op.id, completion.work.firing.step, [part.prompt_ids for part in completion.parts])
         given = [int(part.prompt_ids[-1]) + 1 for part in completion.parts if len(part.ids)]
         self.cursors.advance(op.id, completion.work.firing.step, max([completion.work.prompt_start + count, *given]))
 
-    def _training(self, op: Op, step: int, rows: tuple[IntArray, IntArray, IntArray]) -> Trained:
+    def _training(self, op: Op, step: int, rows: Chosen) -> Trained:
         data = self.records.data_of(op).id
         space = self.records.space(op)
         generator = None if space is None else self._graph.op(space).role

@@ -105,7 +105,7 @@ def refill_of(fates: Sequence[Fates]) -> dict[str, float]:
     if not drawn:
         return {}
     rounds = max(each.rounds or 0 for each in refilled)
-    kept = sum(each.kept for each in refilled) / drawn
+    kept = sum(len(each.kept) for each in refilled) / drawn
     return {"refill_rounds": float(rounds), "refill_drawn": float(drawn), "refill_kept": kept}
 
 

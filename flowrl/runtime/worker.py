@@ -14,8 +14,9 @@ import numpy as np
 from flowrl.backends.batch import AnyArray, Batch, Column, IntArray, Ragged, take
 from flowrl.backends.contract import Call, Gather, Rank, RankSetup, Result, TensorSpec
 from flowrl.diag.diagnostic import InternalError
-from flowrl.graph.graph import Graph, Kind
+from flowrl.graph.graph import Graph
 from flowrl.graph.routes import router_of
+from flowrl.graph.state import keeps_state
 from flowrl.program.program import InstructionKind
 from flowrl.runtime.ages import versions_in
 from flowrl.runtime.assemble import Source, assemble
@@ -114,8 +115,8 @@ class RoleWorker:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether a checkpoint has something of this role: trainers."""
-        return self.setup.role.kind is Kind.TRAINER
+        """Whether a checkpoint has something of this role."""
+        return keeps_state(self.setup.role, self.setup.ops)
 
     def save(self, folder: Path) -> None:
         """Write this rank's state under `folder`/ROLE, `folder` being the checkpoint's."""
@@ -169,7 +170,13 @@ def part_of(batch: Batch, handle: Any, dropped: tuple[int, ...] = ()) -> Part:
         versions=versions,
         tokens_by_version=tokens_by_version,
         dropped=dropped,
+        kept=_kept(batch),
     )
+
+
+def _kept(batch: Batch) -> IntArray | None:
+    keep = batch.columns.get("keep")
+    return batch.ids[np.flatnonzero(keep)] if isinstance(keep, np.ndarray) and keep.dtype == np.bool_ else None
 
 
 TEXT_CHARACTERS = 4_000

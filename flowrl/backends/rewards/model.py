@@ -1,6 +1,6 @@
 """The reward of flavour `model`: the scalar head of a sequence at its last token, on FSDP2.
 
-It reads `tokens`, so its tokenizer must be the generator's (another one needs a model behind a text function).
+It reads text, prompt and response, which its own tokenizer makes tokens of, an end token behind them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from flowrl.backends.batch import Batch
 from flowrl.backends.contract import Call, RankSetup, Result
 from flowrl.backends.rewards.settled import ABORT, row_name, settled
 from flowrl.backends.trainers.fsdp.model_rank import ModelRank
+from flowrl.backends.trainers.fsdp.texts import Texts
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
 from flowrl.graph.params import AskParams
 
@@ -31,14 +32,16 @@ class ModelReward:
             raise FlowError(diagnose("FR0801", setup.role.span, what=what, known="`hf`, `vllm`, or an `endpoint`"))
         self._setup = setup
         self._rank = ModelRank(setup)
+        self._texts = Texts(setup)
         self._rank.module.requires_grad_(False)
 
     def call(self, call: Call, batch: Batch) -> Result:
-        """score: tokens → rewards float32 [rows]."""
+        """score: prompt, response → rewards float32 [rows]."""
         if call.op.method != "score":
             raise InternalError(f"a reward model has no op {call.op.id}")
         torch.set_num_threads(self._setup.threads)
-        rewards = np.asarray(self._rank.last_scores(batch, MICRO_BATCH_TOKENS), dtype=np.float32)
+        rows = self._texts.with_tokens(call, batch)
+        rewards = np.asarray(self._rank.last_scores(rows, MICRO_BATCH_TOKENS), dtype=np.float32)
         return settled(batch, self._finite(batch, rewards), self._setup.role.on_error)
 
     def _finite(self, batch: Batch, rewards: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

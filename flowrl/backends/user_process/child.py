@@ -85,7 +85,12 @@ def _answer(message: Any) -> Reply:
         return Loaded()
     try:
         columns = {name: column.rows() for name, column in message.columns.items()}
-        return scores_of(call_function(_functions[message.name], None, **columns, **message.args), message.rows)
+        value = call_function(_functions[message.name], None, **columns, **message.args)
+        if message.outputs:
+            from flowrl.backends.user_process.columns import columns_of  # which rewards never need
+
+            return columns_of(value, message.rows, message.outputs)
+        return scores_of(value, message.rows)
     except UserCodeError as error:
         return Raised(error.told)
 

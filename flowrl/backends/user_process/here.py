@@ -3,11 +3,12 @@ and a function that is given up goes on in its thread."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flowrl.backends.user_code import call_function, load_function
-from flowrl.backends.user_process.messages import Packed, Scored
+from flowrl.backends.user_process.columns import columns_of
+from flowrl.backends.user_process.messages import Called, Packed, Scored
 from flowrl.backends.user_process.scores import scores_of
 from flowrl.diag.span import Span
 
@@ -25,6 +26,12 @@ class Here:
     ) -> Scored:
         lists = {name: column.rows() for name, column in columns.items()}
         return scores_of(call_function(self._function, timeout_seconds, **lists, **args), rows)
+
+    def columns(
+        self, rows: int, columns: Mapping[str, Packed], args: Mapping[str, object], outputs: Sequence[str]
+    ) -> Called:
+        lists = {name: column.rows() for name, column in columns.items()}
+        return columns_of(call_function(self._function, None, **lists, **args), rows, outputs)
 
     def close(self) -> None:
         """Nothing to end."""

@@ -39,6 +39,8 @@ class Ask(msgspec.Struct, frozen=True):
     rows: int
     columns: dict[str, Packed]
     args: dict[str, object]
+    outputs: tuple[str, ...] = ()
+    """Columns that it returns; none: a reward, one number a row."""
 
 
 class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
@@ -62,6 +64,15 @@ class Scored(msgspec.Struct, frozen=True, tag="scored"):
     """What was returned in place of one value a row."""
 
 
+class Called(msgspec.Struct, frozen=True, tag="called"):
+    """What a function of columns returned."""
+
+    columns: dict[str, list[Any]] = {}
+    """One plain value for each row."""
+    problem: str | None = None
+    """What is wrong with what it returned."""
+
+
 class Raised(msgspec.Struct, frozen=True, tag="raised"):
     """The function raised: the exception in one line."""
 
@@ -78,7 +89,7 @@ class Played(msgspec.Struct, frozen=True, tag="played"):
     seen: Seen | None
 
 
-Reply = Loaded | Refused | Scored | Raised | Debugging | Played
+Reply = Loaded | Refused | Scored | Called | Raised | Debugging | Played
 
 _replies = msgspec.msgpack.Decoder(Reply)
 

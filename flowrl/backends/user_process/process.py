@@ -18,16 +18,18 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from flowrl.backends.user_code import Fault, UserCodeError
 from flowrl.backends.user_process.messages import (
     Ask,
+    Called,
     Debugging,
     Incoming,
     Load,
@@ -44,6 +46,7 @@ from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.diag.span import Span
 from flowrl.machine.local import machine_memory_bytes
 
+Answer = TypeVar("Answer", Scored, Called)
 LOAD_SECONDS = 300.0
 """Most that a user's file may take to be imported."""
 TICK_SECONDS = 0.05
@@ -105,13 +108,21 @@ class UserProcess:
         self, timeout_seconds: float | None, rows: int, columns: Mapping[str, Packed], args: Mapping[str, object]
     ) -> Scored:
         """Raises UserCodeError: the function raised, was not done in time, ended its process or held too much."""
+        return self._ask(Ask(self._load.name, rows, dict(columns), dict(args)), timeout_seconds, Scored)
+
+    def columns(
+        self, rows: int, columns: Mapping[str, Packed], args: Mapping[str, object], outputs: Sequence[str]
+    ) -> Called:
+        """As `call`, of a function that returns these columns."""
+        return self._ask(Ask(self._load.name, rows, dict(columns), dict(args), tuple(outputs)), None, Called)
+
+    def _ask(self, asked: Ask, timeout_seconds: float | None, wanted: type[Answer]) -> Answer:
         with self._lock:
             process = self._ready()
-            asked = Ask(self._load.name, rows, dict(columns), dict(args))
             reply = self._converse(process, of_rank(asked), timeout_seconds)
             if isinstance(reply, Raised):
                 raise UserCodeError(reply.told, printed=process.printed)
-            if not isinstance(reply, Scored):
+            if not isinstance(reply, wanted):
                 self._end()
                 raise UserCodeError(STRANGE, Fault.ENDED, process.printed)
             if self._leaks(process):

@@ -18,8 +18,8 @@ LARGEST = 3.4028234663852886e38
 def scores_of(value: object, rows: int) -> Scored:
     """One finite number for each row: a list, or a mapping with such a list under `rewards`."""
     scores = cast("Mapping[str, object]", value).get("rewards") if isinstance(value, Mapping) else value
-    if not _is_list(scores) or len(cast("Sized", scores)) != rows:
-        return Scored(miscounted=_counted(scores))
+    if not is_list(scores) or len(cast("Sized", scores)) != rows:
+        return Scored(miscounted=counted(scores))
     found = array("d")
     odd: tuple[int, str] | None = None
     for row, score in enumerate(cast("Sequence[object]", scores)):
@@ -30,14 +30,16 @@ def scores_of(value: object, rows: int) -> Scored:
     return Scored(scores=found.tobytes(), odd=odd)
 
 
-def _counted(scores: object) -> str:
-    if not _is_list(scores):
+def counted(scores: object) -> str:
+    """How many values there are, or what is there in their place."""
+    if not is_list(scores):
         return _named(scores)
     count = len(cast("Sized", scores))
     return f"{count} value{'' if count == 1 else 's'}"
 
 
-def _is_list(value: object) -> bool:
+def is_list(value: object) -> bool:
+    """Whether it is a list, or an array that can be one."""
     return isinstance(value, list | tuple) or (hasattr(value, "tolist") and hasattr(value, "__len__"))
 
 

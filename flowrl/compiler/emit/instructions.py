@@ -13,6 +13,7 @@ from flowrl.graph.graph import Edge, EdgeKind, Graph, Kind, Op
 from flowrl.graph.params import UpdateParams
 from flowrl.graph.rates import versions_per_step
 from flowrl.graph.rows import rows_of
+from flowrl.graph.state import changes_state
 from flowrl.plan.plan import Pool, StageRun
 from flowrl.program.phases import Phase, phase_of
 from flowrl.program.program import Instruction, InstructionKind, Rows
@@ -38,9 +39,9 @@ def drafts(graph: Graph, pools: Sequence[Pool], run: StageRun) -> tuple[Draft, .
     for edge in graph.edges:
         if edge.kind is EdgeKind.WEIGHTS:
             found.extend(_transfer(graph, edge, pool_of))
-    updated = {op.role for op in graph.ops if op.method == "update"}
+    changed = {op.role for op in graph.ops if changes_state(op)}
     for role in graph.roles:
-        if role.name in updated:
+        if role.name in changed:
             found.append(_save(role.name, pool_of[role.name], run))
     return tuple(found)
 

@@ -212,7 +212,7 @@ def _filter(stage: Stage, role: schema.FilterRole, op: Op) -> Op | None:
         granularity=granularity,
         inputs=inputs,
         params=params.filter_params(role),
-        spans=stage.written_keys("roles", op.role, keys=("keep_top", "unit", "action")),
+        spans=stage.written_keys("roles", op.role, keys=("keep_top", "unit", "action", "function")),
     )
 
 
@@ -228,6 +228,7 @@ def _function(stage: Stage, role: schema.FunctionRole, op: Op) -> Op | None:
         return None
     if role.unit == "prompt":
         inputs = tuple(replace(input, unit=Unit.PROMPT) for input in inputs)
+    written = stage.written_keys("roles", op.role, keys=("function",))
     spans = ((f"outputs.{name}", stage.key_span("roles", op.role, "outputs", name)) for name in role.outputs)
     return replace(
         op,
@@ -235,7 +236,7 @@ def _function(stage: Stage, role: schema.FunctionRole, op: Op) -> Op | None:
         inputs=inputs,
         outputs=outputs,
         params=CallParams(function=role.function, args=dict(role.args)),
-        spans={key: span for key, span in spans if span is not None},
+        spans=written | {key: span for key, span in spans if span is not None},
     )
 
 

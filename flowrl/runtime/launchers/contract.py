@@ -38,6 +38,8 @@ class Part:
     """Tokens that the policy wrote under each version."""
     dropped: tuple[int, ...] = ()
     """Prompts that were to be among the rows and had become too old."""
+    kept: IntArray | None = None
+    """Ids of the rows that a filter keeps, where it has told of all (`action: mask`)."""
 
 
 @dataclass(frozen=True, slots=True)

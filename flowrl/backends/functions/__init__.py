@@ -1,0 +1,1 @@
+"""Roles of kind function: user code over columns, anywhere in the graph."""
