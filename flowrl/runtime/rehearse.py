@@ -14,7 +14,15 @@ from msgspec.structs import replace
 
 from flowrl.backends.registry import backend_of
 from flowrl.graph.graph import Edge, EdgeKind, Graph, Kind, Op, Role
-from flowrl.graph.params import DataParams, EngineParams, EnvParams, GenerateParams, ScoreParams, UpdateParams
+from flowrl.graph.params import (
+    AskParams,
+    DataParams,
+    EngineParams,
+    EnvParams,
+    GenerateParams,
+    ScoreParams,
+    UpdateParams,
+)
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.devices import DEVICE_CARDS, node_group
 from flowrl.plan.plan import Layout, Plan, Pool, RolePlacement, StagePlan
@@ -162,7 +170,8 @@ class _Stage:
         """What does the role's work here; a role without a model keeps its own."""
         if role.model is None:
             return role.backend
-        if role.kind is Kind.GENERATOR:
+        asks = any(op.role == role.name and isinstance(op.params, AskParams) for op in self._stage.graph.ops)
+        if role.kind is Kind.GENERATOR or asks:
             return self._small.engine
         return FSDP if role.kind in (Kind.TRAINER, Kind.SCORER, Kind.REWARD) else backend_of(role)
 

@@ -9,56 +9,72 @@ Everything beyond this file treats both alike.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 from transformers.utils import logging as hf_logging
 
 from flowrl.backends.contract import RankSetup
 from flowrl.backends.lora import adapt
 from flowrl.backends.models import torch_dtype
-from flowrl.backends.trainers.fsdp.group import mesh_of
+from flowrl.backends.trainers.fsdp.group import mesh_of, shard_mesh
+from flowrl.backends.trainers.fsdp.head import make_token_head
+from flowrl.backends.trainers.fsdp.packing import ATTENTION
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
 from flowrl.graph.graph import Kind
 
+WAYS_OF_LOGITS = ("whole", "in_place", "chunked")
+
 
 def build(setup: RankSetup) -> tuple[nn.Module, DeviceMesh | None]:
-    """The module with float32 parameters, and the mesh it is sharded over (None: plain).
+    """The module, with parameters as they are kept, and the mesh it is sharded over (None: plain).
 
     Raises FlowError FR0801 for layouts and engine keys that are not built yet.
     """
     if setup.model is None or setup.model_folder is None:
         raise InternalError(f"role `{setup.role.name}` has no model")
     _refuse(setup)
-    dtype = torch_dtype(setup.model.dtype)
-    lora = setup.model.lora if setup.role.kind is Kind.TRAINER else None
-    module = _load(setup, setup.model.head, torch.float32 if lora is None else dtype)
+    engine, dtype = setup.role.engine, torch_dtype(setup.model.dtype)
+    trains = setup.role.kind is Kind.TRAINER
+    lora = setup.model.lora if trains else None
+    master = torch_dtype(engine.master_dtype or "float32") if trains else dtype
+    module = _load(setup, setup.model.head, master if lora is None else dtype)
     if lora is not None:
-        adapt(module, lora, setup.seed)
-    module.to(setup.device)
-    _ready(module, setup.role.engine.recompute == "full")
-    if setup.world_size == 1 and dtype is torch.float32:
+        adapt(module, lora, setup.seed, master)
+    if not engine.parameter_offload:
+        module.to(setup.device)
+    _ready(module, engine.recompute or "none")
+    if engine.cross_entropy == "chunked" and setup.model.head == "lm":
+        _chunk(module, setup)
+    if setup.world_size == 1 and master is dtype and not engine.parameter_offload:
         return module, None
     mesh = mesh_of(setup)
-    _shard(module, mesh, dtype)
+    _shard(module, setup, mesh, dtype)
     return module, mesh
 
 
 def _refuse(setup: RankSetup) -> None:
     engine, layout = setup.role.engine, setup.layout
     odd = [f"`{name}: {getattr(layout, name)}`" for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
-    if engine.recompute not in (None, "none", "full"):
-        odd.append(f"`recompute: {engine.recompute}`")
-    if engine.packing:
-        odd.append("`packing: true`")
+    if engine.cross_entropy not in WAYS_OF_LOGITS:
+        odd.append(f"`cross_entropy: {engine.cross_entropy}`")
     if odd:
         what = f"{', '.join(odd)} of role `{setup.role.name}` on backend `fsdp`"
-        known = "data parallel ranks (dp), `recompute: none` and `full`"
+        known = f"data parallel ranks (dp), `cross_entropy` {', '.join(WAYS_OF_LOGITS)}"
         raise FlowError(diagnose("FR0801", setup.role.span, what=what, known=known))
+
+
+def _chunk(module: nn.Module, setup: RankSetup) -> None:
+    reason = make_token_head(module)
+    if reason is not None:
+        what = f"`cross_entropy: chunked` of role `{setup.role.name}` with {reason}"
+        raise FlowError(diagnose("FR0801", setup.role.span, what=what, known="`whole`"))
 
 
 def _load(setup: RankSetup, head: str, dtype: torch.dtype) -> nn.Module:
@@ -67,7 +83,10 @@ def _load(setup: RankSetup, head: str, dtype: torch.dtype) -> nn.Module:
     # Every rank reads the whole folder; a broadcast from one would save host memory on large models.
     hf_logging.disable_progress_bar()
     folder, extra = str(setup.model_folder), dict(setup.role.engine.extra)
-    arguments: dict[str, Any] = {"dtype": dtype, "attn_implementation": "sdpa"} | extra
+    arguments: dict[str, Any] = {
+        "dtype": dtype,
+        "attn_implementation": ATTENTION if setup.role.engine.packing else "sdpa",
+    } | extra
     if head == "lm":
         return AutoModelForCausalLM.from_pretrained(folder, **arguments)
     if head != "scalar":
@@ -81,14 +100,26 @@ def _load(setup: RankSetup, head: str, dtype: torch.dtype) -> nn.Module:
     finally:
         hf_logging.set_verbosity(before)
     missing = {name for name in report["missing_keys"] if name.startswith("score.")}
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            if name in missing:
-                parameter.zero_()
+    _begin_head([parameter for name, parameter in module.named_parameters() if name in missing], setup)
     return module
 
 
-def _ready(module: Any, recompute: bool) -> None:
+def _begin_head(missing: Sequence[nn.Parameter], setup: RankSetup) -> None:
+    """Zero, but for a reward model of a shape in the flow: nothing trains it, and zeros would reward all alike. A reward
+    model of a source must bring its head."""
+    model, is_reward = setup.model, setup.role.kind is Kind.REWARD
+    if missing and is_reward and model is not None and model.inline is None:
+        reason = "it has no head of one number a token (`score.weight`), so it is no reward model"
+        raise FlowError(diagnose("FR0803", model.span, model=model.name, source=model.source, reason=reason))
+    with torch.no_grad():
+        for parameter in missing:
+            if is_reward:
+                parameter.normal_(0.0, parameter.shape[-1] ** -0.5, generator=torch.Generator().manual_seed(setup.seed))
+            else:
+                parameter.zero_()
+
+
+def _ready(module: Any, recompute: str) -> None:
     """No dropout: log-probs of one version must be one number, whoever computes them. Training mode only where
     recomputation asks for it."""
     for part in module.modules():
@@ -97,20 +128,42 @@ def _ready(module: Any, recompute: bool) -> None:
     attention: list[Any] = [p for p in module.modules() if isinstance(getattr(p, "attention_dropout", None), float)]
     for part in attention:
         part.attention_dropout = 0.0
-    module.train(recompute)
-    if recompute:
-        module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    module.train(recompute != "none")
+    if recompute == "none":
+        return
+    keeping = {"context_fn": _keeping_products} if recompute == "selective" else {}
+    module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False, **keeping})
 
 
-def _shard(module: Any, mesh: DeviceMesh, dtype: torch.dtype) -> None:
+def _keeping_products() -> Any:
+    """Of a layer that is recomputed selectively: what matrix products and attention gave is kept, norms, activations
+    and what lies between are made again."""
+    aten = torch.ops.aten
+    products = [
+        aten.mm.default,
+        aten.addmm.default,
+        aten.bmm.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten._scaled_dot_product_flash_attention.default,
+        aten._scaled_dot_product_efficient_attention.default,
+        aten._scaled_dot_product_cudnn_attention.default,
+    ]
+    return create_selective_checkpoint_contexts(products)
+
+
+def _shard(module: Any, setup: RankSetup, mesh: DeviceMesh, dtype: torch.dtype) -> None:
+    engine = setup.role.engine
     policy = MixedPrecisionPolicy(
-        param_dtype=None if dtype is torch.float32 else dtype,
-        reduce_dtype=torch.float32,
+        param_dtype=None if all(p.dtype is dtype for p in module.parameters()) else dtype,
+        reduce_dtype=torch_dtype(engine.gradient_dtype),
         cast_forward_inputs=False,
     )
+    shares: dict[str, Any] = {"mesh": shard_mesh(setup, mesh), "mp_policy": policy}
+    if engine.parameter_offload:
+        shares["offload_policy"] = CPUOffloadPolicy(pin_memory=mesh.device_type != "cpu")
     for layer in _layers(module):
-        fully_shard(layer, mesh=mesh, mp_policy=policy)
-    fully_shard(module, mesh=mesh, mp_policy=policy)
+        fully_shard(layer, reshard_after_forward=engine.zero_stage in (None, 3), **shares)
+    fully_shard(module, **shares)
 
 
 def _layers(module: Any) -> list[nn.Module]:
