@@ -24,18 +24,21 @@ def where(stage: StagePlan, cluster: Cluster, width: int) -> list[str]:
             lines += _host(stage.graph, pool, names, width)
             continue
         what = f"{count(len(pool.devices))} × {pool.device}"
-        lines.append(shorten(f"{pool.name:<{names}}  {device_map(pool, cluster)}  {what}", width))
+        room = width - names - len(what) - 4
+        lines.append(shorten(f"{pool.name:<{names}}  {device_map(pool, cluster, room)}  {what}", width))
         lines += [shorten(" " * (names + 2) + row, width) for row in _roles(stage.graph, pool.roles)]
     return lines
 
 
-def device_map(pool: Pool, cluster: Cluster) -> str:
-    """One block per device, node after node, or one per node in a big cluster: █ of the pool, ▌ partly, ░ not."""
+def device_map(pool: Pool, cluster: Cluster, room: int) -> str:
+    """One block per device, node after node; one per node in a cluster of many nodes, or where `room` columns do not
+    hold the others. █ of the pool, ▌ partly, ░ not."""
     own = set(pool.devices)
     nodes = [node for group in cluster.groups for node in device_names(cluster, group)]
-    if len(nodes) > _NODE_BY_NODE:
+    each = " ".join("".join("█" if device in own else "░" for device in node) for node in nodes)
+    if len(nodes) > _NODE_BY_NODE or len(each) > room:
         return "".join(_whole(own, node) for node in nodes)
-    return " ".join("".join("█" if device in own else "░" for device in node) for node in nodes)
+    return each
 
 
 def _whole(own: set[str], node: Sequence[str]) -> str:

@@ -93,10 +93,11 @@ def _pool(*devices: str) -> Pool:
 
 
 def test_maps_of_devices() -> None:
-    assert device_map(_pool("node0/1", "node1/0", "node1/1"), _cluster(2, 2)) == "░█ ██"
-    assert device_map(_pool("g1/node0/0"), _cluster(1, 2, groups=2)) == "░░ █░"
+    assert device_map(_pool("node0/1", "node1/0", "node1/1"), _cluster(2, 2), 5) == "░█ ██"
+    assert device_map(_pool("node0/1", "node1/0", "node1/1"), _cluster(2, 2), 4) == "▌█"
+    assert device_map(_pool("g1/node0/0"), _cluster(1, 2, groups=2), 5) == "░░ █░"
     many = [f"node{node}/{place}" for node in range(10) for place in range(8)][: 8 * 3 + 1]
-    assert device_map(_pool(*many), _cluster(10, 8)) == "███▌░░░░░░"
+    assert device_map(_pool(*many), _cluster(10, 8), 80) == "███▌░░░░░░"
 
 
 def test_layouts() -> None:
