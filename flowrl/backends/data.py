@@ -20,7 +20,7 @@ from flowrl.backends.contract import RankSetup
 from flowrl.backends.data_files import Place, Row, rows_of
 from flowrl.backends.data_mix import SEQUENTIAL, SHUFFLE, draw, draws
 from flowrl.backends.data_template import PromptTemplate
-from flowrl.backends.seeds import permutation
+from flowrl.backends.seeds import permutation, sample_seed
 from flowrl.backends.text import Codec
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
 from flowrl.diag.span import Span
@@ -29,6 +29,8 @@ from flowrl.graph.params import DataParams
 
 ENCODED = 1024
 """Prompts that are made into tokens at a time where their lengths are asked for."""
+SEED_BITS = 31
+"""What every library takes for a seed."""
 SIGNS = (1, -1)
 """Of the two responses of a pair."""
 
@@ -41,7 +43,7 @@ class Prompt:
     responses: tuple[object, ...]
     """None, the given response, or the better and the worse of a pair."""
     kept: Mapping[str, object]
-    number: int | None = None
+    seed: int | None = None
     """Of a numbered prompt, which has no text."""
 
 
@@ -83,7 +85,7 @@ class Data:
         """Prompts with ids start, …, start + count - 1; None: the `size` prompts from `start`. A row each, with its own
         id; of pairs two sample rows each.
 
-        Columns: prompt_id int64 [rows], of numbered prompts (`seeds`) their numbers; prompt, response (if the flow
+        Columns: prompt_id int64 [rows], of numbered prompts (`seeds`) their seeds; prompt, response (if the flow
         names one, or a pair) and each kept column as tuples; pair_sign int8 [rows] of pairs. A kept column that a
         source of a mix lacks is None there.
         """
@@ -93,7 +95,7 @@ class Data:
         ids = prompts if each == 1 else ((prompts[:, None] << SAMPLE_ID_BITS) + np.arange(each)).reshape(-1)
         prompt_ids = np.repeat(prompts, each)
         rows = [one for one in picked for _ in range(each)]
-        numbers = [id if one.number is None else one.number for id, one in zip(prompt_ids.tolist(), rows, strict=True)]
+        numbers = [id if one.seed is None else one.seed for id, one in zip(prompt_ids.tolist(), rows, strict=True)]
         columns: dict[str, Column] = {"prompt_id": np.asarray(numbers, dtype=np.int64)}
         if _has_prompt(self._params):
             columns["prompt"] = tuple(one.prompt for one in rows)
@@ -141,20 +143,22 @@ class _Source:
 
 
 class _Numbers:
-    """Prompts without text, numbered from 0: each epoch has every number once."""
+    """Prompts without text, each a seed for an environment to begin from. Each epoch has every one once. A seed is made
+    of the data set's name and the prompt's number alone: the same in every epoch and run, and another one in a set of
+    another name, so that `val` holds nothing that `train` has."""
 
     dropped = 0
 
     def __init__(self, params: DataParams, setup: RankSetup, name: str) -> None:
         assert params.seeds is not None
-        self._shuffled = params.order != SEQUENTIAL
+        self._name, self._shuffled = name, params.order != SEQUENTIAL
         self.size: int = params.seeds
         self._orders = _Orders(setup.seed, name)
 
     def at(self, position: int) -> Prompt:
         epoch, place = divmod(position, self.size)
         number = int(self._orders.of(epoch, self.size)[place]) if self._shuffled else place
-        return Prompt(None, (), {}, number)
+        return Prompt(None, (), {}, sample_seed(0, self._name, number) >> (63 - SEED_BITS))
 
 
 class _Mix:

@@ -21,6 +21,17 @@ from flowrl.graph.params import DataParams
 
 Row = Mapping[str, object]
 LINES, PARQUET, ARROW = (".jsonl", ".json"), ".parquet", ".arrow"
+SOURCES: Mapping[str, str] = {
+    "a jsonl file": "",
+    "a parquet file": "pyarrow (the extra `data`)",
+    "a folder of jsonl or parquet files, with splits": "pyarrow, for parquet",
+    "a folder that Hugging Face `datasets` saved": "pyarrow",
+    "a data set's id on the Hugging Face hub (from the cache, or fetched)": "pyarrow, for parquet",
+    "`FILE.py:FUNCTION`": "",
+    "`seeds`: numbered prompts": "",
+    "`mix` of data sets by share": "",
+}
+"""What a data set may be, and what must be installed for it."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 TRAIN = "train"
 _PIECE = re.compile(r"[-_.]\d+(-of-\d+)?$")

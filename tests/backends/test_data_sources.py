@@ -119,11 +119,16 @@ def test_a_mix_of_a_mix(folder: Path) -> None:
 
 
 def test_numbered_prompts(folder: Path) -> None:
-    data = make(folder, DataParams(source="", seeds=5))
+    params = DataParams(source="", seeds=5)
+    data = make(folder, params)
     batch = data.rows(0, 10)
     assert sorted(batch.columns) == ["prompt_id"]
     numbers = batch.array("prompt_id").tolist()
-    assert sorted(numbers[:5]) == sorted(numbers[5:]) == list(range(5))
+    assert len(set(numbers)) == 5
+    assert sorted(numbers[:5]) == sorted(numbers[5:])
+    assert 0 <= min(numbers) <= max(numbers) < 2**31
+    other = Op(id="data.val", role="data.val", method="val", granularity=Granularity.PROMPT, params=params)
+    assert not set(numbers) & set(Data(data_setup(other, folder)).rows(0, 5).array("prompt_id").tolist())
     assert batch.ids.tolist() == list(range(10))
 
 
