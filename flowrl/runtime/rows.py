@@ -138,9 +138,16 @@ def balance(ids: IntArray, groups: IntArray, tokens: IntArray, ranks: int) -> tu
     return tuple(ids[np.sort(np.asarray(share, dtype=np.int64))] for share in shares)
 
 
-def ids_by_rank(op: Op, layout: Layout, ids: IntArray, prompt_ids: IntArray, tokens: IntArray) -> tuple[IntArray, ...]:
-    """The rows of each rank. Ranks are numbered with data parallelism outermost: rank r is dp replica
-    r // (tp·pp·cp), and all ranks of a replica take the same rows."""
+def ids_by_rank(
+    op: Op, layout: Layout, ids: IntArray, prompt_ids: IntArray, tokens: IntArray, backend: str | None = None
+) -> tuple[IntArray, ...]:
+    """The rows of each rank: all ranks of a dp replica take the same ones."""
     shares = balance(ids, prompt_ids if keeps_groups_whole(op) else ids, tokens, layout.dp)
-    inner = layout.devices // layout.dp
-    return tuple(shares[rank // inner] for rank in range(layout.devices))
+    return tuple(shares[replica] for replica in replicas(layout, backend))
+
+
+def replicas(layout: Layout, backend: str | None = None) -> tuple[int, ...]:
+    """The dp replica of each rank. A replica's ranks are neighbours; but Megatron Core counts tp, cp, dp and then
+    stages, so that a stage's ranks are (placement/sync/cuts.py counts so too)."""
+    inner = layout.tp * layout.cp * (1 if backend == "megatron" else layout.pp)
+    return tuple(rank // inner % layout.dp for rank in range(layout.devices))

@@ -237,7 +237,8 @@ class StageState:
         if isinstance(op.params, UpdateParams):
             self._trained[instruction.id, firing.step] = self._training(op, firing.step, (ids, prompt_ids, tokens))
         layout = self._layouts.get(op.role, Layout())
-        return Work(firing, inputs=inputs, rank_ids=ids_by_rank(op, layout, ids, prompt_ids, tokens))
+        backend = self._graph.role(op.role).backend
+        return Work(firing, inputs=inputs, rank_ids=ids_by_rank(op, layout, ids, prompt_ids, tokens, backend))
 
     def _take(self, firing: Firing) -> Work:
         assert firing.instruction.op is not None

@@ -15,7 +15,15 @@ from flowrl.graph.types import Granularity
 from flowrl.plan.plan import Layout
 from flowrl.program.program import Rows
 from flowrl.runtime.launchers.contract import BoundInput, Part, Record
-from flowrl.runtime.rows import balance, ids_by_rank, keeps_groups_whole, prompts_of, rows_to_take, sample_spaces
+from flowrl.runtime.rows import (
+    balance,
+    ids_by_rank,
+    keeps_groups_whole,
+    prompts_of,
+    replicas,
+    rows_to_take,
+    sample_spaces,
+)
 from tests.runtime.plans import data_op, generate_op, graph_of, grpo_graph, make_op, reads
 
 
@@ -50,6 +58,14 @@ def test_ranks_of_one_replica_take_the_same_rows() -> None:
     ids = np.arange(6)
     shares = ids_by_rank(_update("ppo"), Layout(dp=2, tp=2), ids, ids, np.asarray([9, 1, 1, 1, 1, 1]))
     assert [share.tolist() for share in shares] == [[0], [0], [1, 2, 3, 4, 5], [1, 2, 3, 4, 5]]
+
+
+def test_stages_of_megatron_are_counted_last() -> None:
+    """Megatron Core's order tp-cp-ep-dp-pp: ranks 0 to 3 are the first stage of two replicas of two tp ranks."""
+    layout = Layout(tp=2, dp=2, pp=2)
+    assert replicas(layout, "megatron") == (0, 0, 1, 1, 0, 0, 1, 1)
+    assert replicas(layout) == (0, 0, 0, 0, 1, 1, 1, 1)
+    assert replicas(Layout(dp=3, tp=2), "megatron") == replicas(Layout(dp=3, tp=2)) == (0, 0, 1, 1, 2, 2)
 
 
 def test_only_what_needs_a_whole_group_keeps_it_whole() -> None:
