@@ -9,19 +9,17 @@ group away.
 
 from __future__ import annotations
 
-import bdb
-import sys
-
 import numpy as np
 import numpy.typing as npt
 
-from flowrl.backends.batch import Batch, Column, Ragged
+from flowrl.backends.batch import Batch
 from flowrl.backends.contract import Call, RankSetup, Result
 from flowrl.backends.rewards.settled import ABORT, row_name, settled
-from flowrl.backends.user_code import BUILTIN_PREFIX, Fault, UserCodeError
+from flowrl.backends.user_code import Fault, UserCodeError
 from flowrl.backends.user_process.here import Here
-from flowrl.backends.user_process.messages import Packed, Scored
-from flowrl.backends.user_process.process import Limits, UserProcess, printed_note, share_of_memory
+from flowrl.backends.user_process.messages import Scored
+from flowrl.backends.user_process.process import UserProcess, printed_note
+from flowrl.backends.user_process.start import packed, started
 from flowrl.diag.diagnostic import Diagnostic, FlowError, InternalError, diagnose
 from flowrl.diag.span import Span
 from flowrl.graph.graph import Op
@@ -82,19 +80,8 @@ class FunctionReward:
 
     def _function(self, name: str, span: Span | None) -> UserProcess | Here:
         if name not in self._functions:
-            self._functions[name] = self._start(name, span)
+            self._functions[name] = started(self._setup, name, span)
         return self._functions[name]
-
-    def _start(self, name: str, span: Span | None) -> UserProcess | Here:
-        if name.startswith(BUILTIN_PREFIX) or _is_debugged():
-            return Here(name, self._setup.folder, span)
-        limits = Limits(share_of_memory(self._setup.world_size), self._setup.threads)
-        return UserProcess(name, self._setup.folder, span, limits)
-
-
-def _is_debugged() -> bool:
-    """Whether a debugger looks at this process: its breakpoints are here, so the function must be too."""
-    return "pydevd" in sys.modules or isinstance(getattr(sys.gettrace(), "__self__", None), bdb.Bdb)
 
 
 def _groups(batch: Batch) -> list[npt.NDArray[np.int64]]:
@@ -136,7 +123,7 @@ class _Scorer:
             return self._row_by_row(batch, error) if error.fault is Fault.RAISED else self._by_halves(batch)
 
     def _run(self, batch: Batch) -> Scored:
-        columns = {name: _packed(column) for name, column in batch.columns.items()}
+        columns = packed(batch)
         return self._function.call(self._params.timeout_seconds, len(batch), columns, self._params.args)
 
     def _row_by_row(self, batch: Batch, error: UserCodeError) -> Rewards:
@@ -179,23 +166,6 @@ class _Scorer:
         if len(batch) > 1 and error.fault is Fault.RAISED:
             row += ", and on none of them alone"
         return diagnose(code, self._span, notes=notes, function=name, error=error.told, row=row)
-
-
-def _packed(column: Column) -> Packed:
-    """The column as it travels to the function."""
-    if isinstance(column, tuple):
-        return Packed("", values=list(column))
-    flat = column.values if isinstance(column, Ragged) else column
-    kind = flat.dtype.char
-    if flat.ndim > 1 or kind not in FORMATS:
-        rows = [row.tolist() for row in column.rows()] if isinstance(column, Ragged) else column.tolist()
-        return Packed("", values=rows)
-    lengths = column.lengths.astype(np.int64).tobytes() if isinstance(column, Ragged) else None
-    return Packed(kind, flat.tobytes(), lengths)
-
-
-FORMATS = "?bBhHiIlLqQfd"
-"""Machine types that memoryview makes Python values of."""
 
 
 def _none(batch: Batch) -> npt.NDArray[np.float32]:

@@ -165,7 +165,7 @@ def test_no_rows(folder: Path) -> None:
 def test_a_fault_names_function_row_and_cause(
     folder: Path, name: str, code: str, case: str, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowrl.backends.rewards.function.share_of_memory", lambda ranks: ranks << 27)
+    monkeypatch.setattr("flowrl.backends.user_process.start.share_of_memory", lambda ranks: ranks << 27)
     written = f'function: "r.py:{name}"' + (", timeout_seconds: 0.05" if name == "sleeps" else "")
     graph = placed(folder, {REWARD: f"reward: {{{written}}}"})
     op, role = graph.op("reward.score"), graph.role("reward")
