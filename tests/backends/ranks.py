@@ -49,7 +49,8 @@ def setup_of(
     name = _KINDS[kind]
     role = Role(name=name, kind=kind, backend=backend, optimizer=optimizer, engine=engine or EngineParams())
     model = None if folder is None else Model(name="m", source=str(folder), head=head, dtype=dtype, lora=lora)
-    return RankSetup(role=role, model=model, model_folder=folder, layout=Layout(), max_tokens=64, **changes)
+    placed = {"layout": Layout(), "max_tokens": 64} | changes
+    return RankSetup(role=role, model=model, model_folder=folder, **placed)
 
 
 def rank_of(kind: Kind, folder: Path | None, backend: str | None = None, **changes: Any) -> Any:

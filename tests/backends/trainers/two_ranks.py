@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import numpy as np
 from flowrl.backends.batch import Batch, Ragged
 from flowrl.graph.graph import Kind
 from flowrl.graph.params import OptimizerParams
+from tests.backends.processes import free_port, in_processes
 from tests.backends.ranks import forward, rank_of, sample_rows, update
 
 RANKS = 2
@@ -96,33 +95,6 @@ def work(rank: int, port: int, place: dict[str, Path]) -> dict[str, Any]:
     return found
 
 
-def _run(rank: int, port: int, place: dict[str, Path], results: Any) -> None:
-    try:
-        results.put((rank, work(rank, port, place), None))
-    except BaseException as error:
-        import traceback
-
-        results.put((rank, {}, traceback.format_exc() + repr(error)))
-
-
 def both(place: dict[str, Path]) -> list[dict[str, Any]]:
     """What each rank returns. Raises what a rank raised."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    context = mp.get_context("spawn")
-    results = context.Queue()
-    processes = [context.Process(target=_run, args=(rank, port, place, results)) for rank in range(RANKS)]
-    for process in processes:
-        process.start()
-    try:
-        found = [results.get(timeout=120) for _ in processes]
-    finally:
-        for process in processes:
-            process.join(timeout=5)
-            if process.is_alive():
-                process.kill()
-    failures = [failure for _, _, failure in found if failure]
-    if failures:
-        raise AssertionError("\n".join(failures))
-    return [made for _, made, _ in sorted(found, key=lambda item: item[0])]
+    return in_processes(work, RANKS, free_port(), place)

@@ -87,6 +87,11 @@ def build(setup: RankSetup, config: Any, facts: Facts, groups: Groups, dtype: to
     if facts.scalar and groups.is_last:
         module.output_layer = nn.Identity()
         module.score = ScalarHead(facts.hidden)
+    elif groups.is_last and made.sequence_parallel:
+        # forward.py gathers the tokens before it, to run it on those alone that are asked about, and sums their
+        # gradients after it.
+        module.output_layer.sequence_parallel = module.output_layer.allreduce_dgrad = False
+        module.output_layer.disable_grad_reduce = True
     module.to(setup.device)
     module.train(setup.role.engine.recompute in ("full", "selective"))
     return module if dtype is torch.float32 else core().Float16Module(made, module)
