@@ -39,6 +39,7 @@ from flowrl.plan.changes import PlanDiff
 from flowrl.plan.io import dumps, loads
 from flowrl.plan.plan import Flags, Plan
 from flowrl.report.calibrated import render_calibration
+from flowrl.report.decided import render_decided
 from flowrl.report.diff import diff_json, render_diff
 from flowrl.report.helps import render_helps
 from flowrl.report.opened import render_opened
@@ -92,9 +93,12 @@ def plan(file: FilePath, sets: Sequence[str] = (), cluster: str | None = None, p
     return plan_file(file, sets, cluster, profile)
 
 
-def render(plan: Plan, width: int = 100, color: bool = False, ascii: bool = False, flags: str = "") -> str:
-    """The plan as text. `flags`: what the commands that it proposes must be given, such as `--set run.steps=10`."""
-    return render_plan(plan, width=width, color=color, ascii=ascii, flags=flags)
+def render(
+    plan: Plan, width: int = 100, color: bool = False, ascii: bool = False, flags: str = "", every: bool = False
+) -> str:
+    """The plan as text. `flags`: what the commands that it proposes must be given, such as `--set run.steps=10`.
+    `every`: all decisions, with all that they rejected."""
+    return render_plan(plan, width=width, color=color, ascii=ascii, flags=flags, every=every)
 
 
 def draw(graphs: Sequence[Graph], name: str, width: int = 100, color: bool = False, ascii: bool = False) -> str:
@@ -116,6 +120,13 @@ def expand(file: FilePath, sets: Sequence[str] = (), origins: bool = False) -> s
     """
     spec = load(file, sets)
     return expanded(spec, idle(spec)) if origins else to_yaml(spec, idle(spec))
+
+
+def resolved(plan: Plan, file: FilePath, sets: Sequence[str] = ()) -> str:
+    """Every value of the flow with where it came from, and what the plan decided for the keys that it left open."""
+    if Path(file).suffix == ".json":
+        return render_decided(plan)
+    return f"{expand(file, sets, origins=True).rstrip()}\n\n{render_decided(plan)}"
 
 
 def schema() -> dict[str, Any]:
@@ -249,6 +260,7 @@ __all__ = [
     "replan",
     "replan_json",
     "report_run",
+    "resolved",
     "resume",
     "run",
     "run_page",

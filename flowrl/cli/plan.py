@@ -35,6 +35,8 @@ INFEASIBLE = 4
 @click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the plan here as JSON.")
 @profile_option
 @sets_option
+@click.option("--resolved", is_flag=True, help="Also print every value with where it came from, or who decided it.")
+@click.option("-v", "--verbose", "every", is_flag=True, help="Tell every decision, with all that it rejected.")
 @drawn_options
 @click.pass_context
 def plan(
@@ -48,6 +50,8 @@ def plan(
     output: Path | None,
     profile: Path | None,
     sets: tuple[str, ...],
+    resolved: bool,
+    every: bool,
     **_: object,
 ) -> None:
     """Say what runs, where, when, whether it fits and why. Needs no GPU and no weights.
@@ -89,7 +93,9 @@ def plan(
         voice.data(api.dumps(made).decode())
     elif not voice.json:
         flags = as_flags(cluster, sets)
-        voice.data(api.render(made, voice.width, has_color(sys.stdout), is_ascii(sys.stdout), flags))
+        voice.data(api.render(made, voice.width, has_color(sys.stdout), is_ascii(sys.stdout), flags, every))
+        if resolved:
+            voice.data(f"\n{api.resolved(made, file, sets)}")
         voice.diagnostics(made.diagnostics)
     if helps and made.verdict != "infeasible" and not voice.sarif:
         tell_helps(voice, api.helps(made, file, sets, cluster, profile))

@@ -24,16 +24,18 @@ from flowrl.report.why import why
 INFEASIBLE = "infeasible"
 
 
-def render_plan(plan: Plan, width: int = 100, color: bool = False, ascii: bool = False, flags: str = "") -> str:
+def render_plan(
+    plan: Plan, width: int = 100, color: bool = False, ascii: bool = False, flags: str = "", every: bool = False
+) -> str:
     """The plan as text ending in a newline; a block for each stage. `width` is at least 60. `flags` are those that it
-    was made with, as a shell reads them: the commands that may follow need them too."""
+    was made with, as a shell reads them: the commands that may follow need them too. `every`: all decisions."""
     width = max(width, 60)
     lines = joined(_title(plan), width, " ", first=" ")
     lines += _verdict(plan, width)
     lines += ["", *glance(plan, width)]
     for place, stage in enumerate(plan.stages):
         lines += ["", *joined(_stage_title(plan, place), width, " ", first=" ")] if len(plan.stages) > 1 else [""]
-        lines += _stage(stage, plan.cluster, width)
+        lines += _stage(stage, plan.cluster, width, every)
     lines += _warnings(plan.diagnostics, width)
     lines += ["", *joined(_next(plan, flags), width, " " * 11, first=" next      ")]
     return finish(lines, width, color, ascii)
@@ -76,7 +78,7 @@ def _stage_title(plan: Plan, place: int) -> list[str]:
     return [f"STAGE {stage.name}", *started]
 
 
-def _stage(stage: StagePlan, cluster: Cluster, width: int) -> list[str]:
+def _stage(stage: StagePlan, cluster: Cluster, width: int, every: bool) -> list[str]:
     room = width - INDENT
     return [
         *joined(_batch(stage), width, " ", first=" "),
@@ -84,7 +86,7 @@ def _stage(stage: StagePlan, cluster: Cluster, width: int) -> list[str]:
         *section("WHERE", where(stage, cluster, room)),
         *section("WHEN", when(stage, room)),
         *section("FITS", fits(stage, room)),
-        *section("WHY", why(stage.decisions, room)),
+        *section("WHY", why(stage.decisions, room, every)),
     ]
 
 

@@ -15,8 +15,12 @@ _REJECTED = 2
 """Rejected options shown for each."""
 
 
-def why(decisions: Sequence[Decision], width: int) -> list[str]:
-    """Decisions that had a choice; those that rejected something come first where not all can be shown."""
+def why(decisions: Sequence[Decision], width: int, every: bool = False) -> list[str]:
+    """Decisions that had a choice; those that rejected something come first where not all can be shown. `every`: all
+    decisions with all that they rejected."""
+    if every:
+        ids = max((len(each.id) for each in decisions), default=0)
+        return [line for each in decisions for line in _decision(each, ids, width, len(each.rejected))]
     chosen = [d for place, d in enumerate(decisions) if place == 0 or d.reason != _FORCED]
     groups = [tuple(group) for _, group in groupby(chosen, key=_alike)]
     kept = sorted(groups, key=lambda group: not group[0].rejected)[:_MOST]
@@ -24,7 +28,7 @@ def why(decisions: Sequence[Decision], width: int) -> list[str]:
     ids = max((len(group[0].id) for group in shown), default=0)
     lines = [line for group in shown for line in _told(group, ids, width)]
     if len(decisions) > sum(map(len, shown)):
-        lines.append("the other decisions are in the JSON")
+        lines.append("the other decisions: -v")
     return lines
 
 
@@ -44,7 +48,7 @@ def _told(group: Sequence[Decision], ids: int, width: int) -> list[str]:
     return wrapped(text, width, " " * (ids + 2), f"{first.id:<{ids}}  ")
 
 
-def _decision(decision: Decision, ids: int, width: int) -> list[str]:
+def _decision(decision: Decision, ids: int, width: int, most: int = _REJECTED) -> list[str]:
     """What was chosen, why, and the key that overrides it; then the nearest options that were rejected."""
     indent = " " * (ids + 2)
     chosen = f"{decision.what}: {decision.chosen}"
@@ -52,7 +56,7 @@ def _decision(decision: Decision, ids: int, width: int) -> list[str]:
     override = f"; override: {decision.override}" if decision.override else ""
     said += f" ({decision.reason.replace('_', ' ')}{override})"
     lines = wrapped(said, width, indent, f"{decision.id:<{ids}}  ")
-    for rejected in decision.rejected[:_REJECTED]:
+    for rejected in decision.rejected[:most]:
         lines += wrapped(f"not {_rejected(rejected)}", width, indent + "    ", indent)
     return lines
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,30 @@ def test_boxes_do_not_overlap_and_lie_within_their_pictures(browser: Any, tmp_pa
         drawn = sum(float(bars.nth(n).get_attribute("width")) for n in range(bars.count()))
         if span.seconds > 0.01 * stage.estimate.step_seconds:
             assert drawn == pytest.approx(width * span.seconds / stage.estimate.step_seconds, rel=1e-3)
+
+
+PINNED = "* { font-family: 'DejaVu Sans' !important; } pre, code { font-family: 'DejaVu Sans Mono' !important; }"
+MOST_OFF = 0.02
+"""Share of pixels that may differ: versions of Chromium smooth edges differently."""
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_page_looks_as_it_did(browser: Any, tmp_path: Path, dark: bool, request: pytest.FixtureRequest) -> None:
+    images = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    chops = pytest.importorskip("PIL.ImageChops")
+    if shutil.which("fc-list") is None or "DejaVu Sans" not in subprocess.check_output(["fc-list"], text=True):
+        pytest.skip("the pinned font, DejaVu Sans, is not installed")
+    golden = Path(__file__).with_name("golden") / f"colocated-{'dark' if dark else 'light'}.png"
+    opened = Opened(browser, _file(tmp_path, plans.colocated()), dark=dark)
+    opened.page.add_style_tag(content=PINNED)
+    shot = tmp_path / "shot.png"
+    opened.page.screenshot(path=shot, full_page=True)
+    if request.config.getoption("--update-goldens"):
+        images.open(shot).convert("P", palette=images.Palette.ADAPTIVE, colors=64).save(golden, optimize=True)
+    made, kept = (images.open(file).convert("RGB") for file in (shot, golden))
+    assert made.size == kept.size
+    differs = chops.difference(made, kept).convert("L").point(lambda value: 255 if value > 48 else 0)
+    assert differs.histogram()[255] / (made.width * made.height) <= MOST_OFF
 
 
 def test_what_is_chosen_is_marked_everywhere_and_kept_in_the_link(browser: Any, tmp_path: Path) -> None:

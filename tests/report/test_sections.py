@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from flowrl.machine.cluster import Cluster
 from flowrl.plan.plan import Decision, Layout, Pool, StagePlan, TimelineSpan
 from flowrl.report.dataflow import dataflow
+from flowrl.report.decided import render_decided
 from flowrl.report.fits import fits, tightest_by_device
 from flowrl.report.numbers import count, gib, percent, rate, seconds
 from flowrl.report.page import shorten
@@ -137,7 +138,7 @@ def test_equal_decisions_are_told_together_and_forced_ones_left_out() -> None:
     assert why(decisions, 91) == [
         "D1  because yes (only option)",
         "D3  offload of a (D3), b (D4): yes (needed to fit)",
-        "the other decisions are in the JSON",
+        "the other decisions: -v",
     ]
     assert why((), 91) == []
 
@@ -167,3 +168,19 @@ def test_no_number_is_cut_in_two() -> None:
     assert shorten("wake weights 4.78 s", 17) == "wake weights …"
     assert shorten("wake weights 4.78 s", 18) == "wake weights 4.78…"
     assert shorten("wake weights", 6) == "wake …"
+
+
+def test_every_decision_is_told_with_all_that_it_rejected() -> None:
+    stage = plans.colocated().stages[0]
+    told = " ".join(" ".join(line.split()) for line in why(stage.decisions, 80, every=True))
+    for decision in stage.decisions:
+        assert f"{decision.id} " in told
+        assert all(f"not {each.option}: {each.reason.replace('_', ' ')}" in told for each in decision.rejected)
+
+
+def test_what_a_plan_decided_stands_behind_the_key_that_overrides_it() -> None:
+    plan = plans.colocated()
+    lines = render_decided(plan).splitlines()
+    for decision in plan.stages[0].decisions:
+        key = decision.override or decision.what
+        assert f"# {key}: {decision.chosen}  # {decision.id}, {decision.reason.replace('_', ' ')}" in lines
