@@ -231,6 +231,7 @@ class StageState:
         now = self.draws.now(op.id, firing.step)
         inputs = self.draws.of_round(self.records.inputs(op, firing.step), now)
         rows = self._rows_of(firing, op, self._routes.joined(op, inputs), now)
+        rows = self._verdicts.unmasked(op, firing.step, rows)
         ids, prompt_ids, tokens = self._routes.taken(op, firing.step, rows)
         if instruction.rows.arrived and not len(ids):
             return None  # a session that was begun again gave more with an earlier take

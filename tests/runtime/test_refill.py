@@ -3,112 +3,33 @@ however often the run is killed and taken up again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import ceil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from msgspec import structs
 
-from flowrl.api.compile import compile_spec
-from flowrl.backends.batch import Batch, Ragged
+from flowrl.backends.batch import Batch
 from flowrl.backends.contract import Call, RankSetup, Result
-from flowrl.backends.filters.rule import RuleFilter
 from flowrl.compiler.emit.program import emit
 from flowrl.diag.diagnostic import FlowError
-from flowrl.graph.graph import Kind
-from flowrl.plan.plan import Plan, Pool, RolePlacement, StagePlan
+from flowrl.plan.plan import Pool, RolePlacement, StagePlan
 from flowrl.runtime.checkpoint import newest
 from flowrl.runtime.launchers.contract import Work
 from flowrl.runtime.launchers.inline import InlineLauncher
 from flowrl.runtime.resume import resume
 from flowrl.runtime.run import RunOptions, run
 from flowrl.runtime.session import SessionOptions
-from flowrl.spec import load
 from tests.conftest import Told
-from tests.runtime.fakes import FakeEstimator, FakeGenerator, FakeReward, make_fake
-from tests.runtime.invariant_flows import OVER
+from tests.runtime.filtered_flow import Keeps, plan_of, ranks
 from tests.runtime.runs import Killed, KilledAt, lines_of, logs_of, run_fakes, with_fakes
 
-Keeps = Callable[[int], bool]
-FLOW = """
-flowrl: 1
-name: dapo
-roles:
-  actor_train: {model: policy, backend: fsdp, optimizer: {lr: 1.0e-2}, update: {loss: ppo}}
-  actor_infer: {model: policy, backend: hf, generate: {max_response_tokens: 6}}
-  reward: {function: "fake.py:fake"}
-  length: {kind: reward, function: "fake.py:fake"}
-  informative: {kind: filter, rule: zero_spread, by: reward.rewards}
-  advantage: {estimator: grpo, inputs: {rewards: reward.rewards}}
-edges:
-  - data.train -> actor_infer.generate
-  - actor_infer.generate -> reward.score, length.score
-  - reward.score -> informative.select
-  - informative.select, length.score -> advantage.estimate
-  - advantage.estimate -> actor_train.update
-  - actor_train => actor_infer
-"""
 HAND = "prompts: 4, samples_per_prompt: 2, refill: {max_rounds: 5, oversample: 1.5}"
 
 
 def every_third(prompt: int) -> bool:
     return prompt % 3 == 0
-
-
-def plan_of(
-    folder: Path, step: str, *, steps: int = 3, more: str = "", pools: str = "one: [actor_train, actor_infer]"
-) -> Plan:
-    fake = str(Path(__file__).parent / "fake_rewards.py")
-    entries = ", ".join(f"{name}: {{gpus: 1, roles: {roles}}}" for name, _, roles in _parted(pools))
-    text = FLOW.replace("fake.py", fake) + OVER.replace("steps: 4, checkpoint_every_steps: 4", f"steps: {steps}")
-    text += f"step: {{{step}}}\n{more}"
-    path = folder / "flow.yaml"
-    path.write_text(f"{text}placement: {{pools: {{{entries}}}}}\n")
-    return compile_spec(load(path))
-
-
-def _parted(pools: str) -> list[tuple[str, str, str]]:
-    return [each.partition(": ") for each in pools.split("; ")]
-
-
-def ranks(keeps: Keeps) -> Callable[[RankSetup], object]:
-    """The fakes, with rewards that have a spread for the prompts that `keeps` says, and the real filter."""
-
-    class Rewards(FakeReward):
-        def call(self, call: Call, batch: Batch) -> Result:
-            spread = [float(keeps(p)) * (i % 2) for p, i in zip(batch.prompt_ids, batch.ids, strict=True)]
-            rewards = np.asarray(spread, dtype=np.float32)
-            return Result(Batch(batch.ids, batch.prompt_ids, {"rewards": rewards}), {})
-
-        def load(self) -> None:
-            return
-
-        offload = load
-
-    class Generator(FakeGenerator):
-        def call(self, call: Call, batch: Batch) -> Result:
-            made = super().call(call, batch)
-            assert made.batch is not None
-            tokens = made.batch.ragged("tokens")
-            mask = Ragged(np.ones(len(tokens.values), dtype=np.bool_), tokens.lengths)
-            columns = {**made.batch.columns, "loss_mask": mask, "rollout_log_probs": tokens}
-            return Result(Batch(made.batch.ids, made.batch.prompt_ids, columns), made.metrics)
-
-    class Estimator(FakeEstimator):
-        def call(self, call: Call, batch: Batch) -> Result:
-            columns = {"rewards": batch.array("rewards"), "tokens": batch.ragged("loss_mask")}
-            return super().call(call, Batch(batch.ids, batch.prompt_ids, columns))
-
-    def make(setup: RankSetup) -> object:
-        own = {Kind.FILTER: RuleFilter, Kind.GENERATOR: Generator, Kind.ESTIMATOR: Estimator}
-        if setup.role.kind in own:
-            return own[setup.role.kind](setup)
-        return Rewards(setup) if setup.role.kind is Kind.REWARD else make_fake(setup)
-
-    return make
 
 
 def looped(prompts: int, oversample: float, steps: int, keeps: Keeps) -> list[dict[str, object]]:
