@@ -23,7 +23,7 @@ function chart(stage: Stage, pool: Pool, device: string, phases: Phase[], colour
   const limit = Math.max(...phases.map((phase) => phase.limit_bytes));
   const most = Math.max(limit, ...phases.map((phase) => phase.peak_bytes));
   const before = phases.filter((phase) => !phase.spans.length);
-  const start = LEFT + before.length * BEFORE + (before.length ? 14 : 0);
+  const start = LEFT + (before.length ? Math.max(before.length * BEFORE, 40) + 14 : 0);
   const x = scaleLinear([0, stage.step_seconds || 1], [start, WIDTH - 10]);
   const y = scaleLinear([0, (most * 1.05) / 2 ** 30], [HEIGHT - BOTTOM, TOP]);
   const columns = [
