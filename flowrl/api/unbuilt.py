@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from flowrl.backends.trainers.megatron.plain import odd_keys
 from flowrl.diag.span import Span
 from flowrl.graph.graph import Edge, EdgeKind, Kind, Model, Op, Role
 from flowrl.graph.params import DataParams, EngineParams, FilterParams
@@ -147,7 +148,7 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt(
         "`recompute: selective`",
         "`none`, `full`",
-        placed(lambda role, pool, entry: entry.recompute == "selective"),
+        placed(lambda role, pool, entry: entry.recompute == "selective" and role.backend != "megatron"),
     ),
     Unbuilt(
         "`engine.extra` of a role without a model",
@@ -172,6 +173,25 @@ UNBUILT: tuple[Unbuilt, ...] = (
         "a layout of fsdp with tp, cp or ep",
         "dp",
         placed(lambda role, pool, e: role.backend == "fsdp" and max(e.layout.tp, e.layout.cp, e.layout.ep) > 1),
+    ),
+    Unbuilt(
+        "a layout of megatron with cp or ep",
+        "tp, pp and dp",
+        placed(lambda role, pool, e: role.backend == "megatron" and max(e.layout.cp, e.layout.ep) > 1),
+    ),
+    Unbuilt(
+        "a key of megatron's `engine` with this value",
+        "`recompute`, `sequence_parallel`, `offload`",
+        roles(lambda role: role.backend == "megatron" and bool(odd_keys(role.engine))),
+    ),
+    Unbuilt(
+        "LoRA on megatron",
+        "`backend: fsdp`",
+        lambda stage: (
+            (role.name, role.span)
+            for role in stage.graph.roles
+            if role.backend == "megatron" and role.model and stage.graph.model(role.model).lora is not None
+        ),
     ),
     # models
     Unbuilt("`head: denoiser`", "`lm`, `scalar`", models(lambda m: m.head == "denoiser", "head")),

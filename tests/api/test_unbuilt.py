@@ -102,6 +102,21 @@ EDITS: dict[str, tuple[Edit, ...]] = {
             "rollout: {gpus: 1, roles: [actor_infer]}}}\nstep:",
         ),
     ),
+    "a layout of megatron with cp or ep": (
+        ("backend: fsdp", "backend: megatron"),
+        (
+            "step:",
+            "placement: {pools: {train: {gpus: 2, roles: [actor_train], layouts: {actor_train: {cp: 2}}}, "
+            "rollout: {gpus: 1, roles: [actor_infer]}}}\nstep:",
+        ),
+    ),
+    "a key of megatron's `engine` with this value": (
+        ("backend: fsdp,", "backend: megatron, engine: {packing: true},"),
+    ),
+    "LoRA on megatron": (
+        ("backend: fsdp,", "backend: megatron,"),
+        ("max_positions: 96}", "max_positions: 96}\n    lora: {rank: 4, alpha: 8}"),
+    ),
     "`head: denoiser`": (
         (SHAPE, " {source: black-forest-labs/FLUX.1-dev, head: denoiser}"),
         ("backend: hf, generate: {max_response_tokens: 16}", "backend: diffusers, generate: {height: 256, width: 256}"),

@@ -17,6 +17,7 @@ from flowrl.backends.trainers.megatron.groups import Groups
 from flowrl.backends.trainers.megatron.layers import ScalarHead, block_spec
 from flowrl.backends.trainers.megatron.library import core
 from flowrl.backends.trainers.megatron.names import Facts
+from flowrl.backends.trainers.megatron.plain import odd_keys
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
 from flowrl.placement.memory.stages import stage_layers
 
@@ -204,7 +205,7 @@ def _odd(config: Any) -> Any:
 def _refuse(setup: RankSetup) -> None:
     engine, layout = setup.role.engine, setup.layout
     odd = [f"`{name}: {getattr(layout, name)}`" for name in ("cp", "ep") if getattr(layout, name) > 1]
-    odd += [f"`{name}`" for name in ("packing", "extra") if getattr(engine, name)]
+    odd += odd_keys(engine)
     if setup.model is not None and setup.model.lora is not None:
         odd.append("LoRA")
     if setup.model is not None and setup.model.dtype == "float16":
