@@ -22,6 +22,9 @@ WIRE = 0.85
 """Of a network card that all devices of a node share, in large collectives (nccl-tests: 20 to 24 of 25 GB/s)."""
 MODULES_OF_TRAINER = ("real", "real-heuristic")
 """Systems that decode with the modules of their trainer, launch by launch, and not with an engine of its own."""
+HALF_GRADIENTS = ("nemo",)
+"""Systems that reduce gradients in 16 bits: NeMo RL's examples/configs/grpo_math_1B.yaml, which its recipes start from,
+has grad_reduce_in_fp32: false."""
 MODELS = {"actor": "policy", "critic": "value", "reward": "reward_model", "cost": "cost_model"}
 
 
@@ -172,6 +175,10 @@ def _engine(case: Case) -> dict[str, Any]:
         said["optimizer_offload"] = 1.0
     if case.resident:
         said["offload"] = False
+    if case.record.engine in HALF_GRADIENTS and case.train_backend == "megatron":
+        said["gradient_dtype"] = "bfloat16"
+    if "fp8 train" in case.record.dtype:
+        said["compute_dtype"] = "fp8"
     return {key: value for key, value in said.items() if key in EngineDocument.model_fields}
 
 

@@ -96,6 +96,8 @@ def _plan(case: Case, edit: Edit, layouts: bool, note: str) -> Planned:
         raise FlowError(checked.diagnostics)
     graph, cluster = checked.graphs[0], cluster_of(spec, None)
     shapes, request = shapes_of(graph, spec.folder, {}), lower_placement(spec, 0)
+    if case.generation:
+        request = replace(request, profile=with_generation(request.profile, case.generation))
     found = search(graph, cluster, request, shapes)
     best = found.best
     broken = tuple(unreachable(graph, cluster, best.laid.pools))

@@ -81,7 +81,9 @@ class Case:
     @property
     def generation(self) -> Mapping[str, str]:
         """Of its backends, where it is not the current one."""
-        return GENERATIONS.get(self.record.engine, {})
+        told = re.search(r"vllm (\d+)\.(\d+)", self.record.rollout_backend, re.IGNORECASE)
+        old = bool(told) and (int(told[1]), int(told[2])) < FIRST_QUICK_VLLM
+        return {**GENERATIONS.get(self.record.engine, {}), **({"vllm": "v0"} if old else {})}
 
     @property
     def tokens(self) -> float:
@@ -118,8 +120,15 @@ EAGER_DAPO: Mapping[str, int] = {"nemo": 3}
 examples/configs/recipes/llm/dapo-qwen2.5-7b.yaml and performance/dapo-deepseek-v3-64n8g.yaml."""
 IN_PLACE = ("real", "real-heuristic", "deepspeed-chat", "hybridflow", "nemo-aligner")
 """Systems whose engines generate beside the states of training, which stay on the devices."""
-GENERATIONS: Mapping[str, Mapping[str, str]] = {"nemo": {"sync": "packed"}}
-"""System → generations of backends (flowrl/machine/profile.py), where they are not the current ones."""
+FIRST_QUICK_VLLM = (0, 6)
+"""Before it vLLM's scheduler and its server kept the device waiting."""
+GENERATIONS: Mapping[str, Mapping[str, str]] = {"nemo": {"sync": "packed"}, "openrlhf": {"vllm": "v0"}}
+"""System → generations of backends (flowrl/machine/profile.py), where they are not the current ones. OpenRLHF's rows
+are of its paper of May 2024 and of ReaL's comparison of June 2024; vLLM 0.6 is of September 2024."""
+ROLLS: Mapping[str, int] = {"openrlhf": 8}
+"""System → rows of one call of an engine, where all rows of a step are not handed to it at once: the default of
+`--micro_rollout_batch_size` of OpenRLHF's examples/train_ppo_ray.py up to its pull request 507 of November 2024, which
+sends all prompts."""
 LENDING = re.compile(r"\blent\b|lending|hybrid trainer", re.IGNORECASE)
 PADDED = re.compile(r"remove_padding off|without packing|padded", re.IGNORECASE)
 
@@ -181,11 +190,18 @@ def fill(record: Record, *, count: int | None = None) -> Case:
         filled=tuple(filled),
         resident=record.engine in IN_PLACE,
         host_optimizer=record.engine == "openrlhf" and train_backend == "deepspeed",
-        at_once=noted(record.notes, r"micro rollout (\d+)") if rollout_backend in ("hf", "deepspeed") else None,
+        at_once=_at_once(record, rollout_backend),
         packed=not PADDED.search(record.notes),
         draws=drawn,
         eager=drawn > 1,
     )
+
+
+def _at_once(record: Record, backend: str) -> int | None:
+    """Rows that one call of a generator has, of systems that make calls so small."""
+    if backend in ("hf", "deepspeed") or record.engine in ROLLS:
+        return noted(record.notes, r"micro rollout (\d+)") or (ROLLS.get(record.engine) if backend == "vllm" else None)
+    return None
 
 
 def _enough_rows(pools: tuple[Pool, ...], rows: int) -> dict[str, int]:

@@ -25,6 +25,12 @@ def preflight(plan: Plan) -> None:
         raise FlowError(dict.fromkeys(faults))
 
 
+def refused(stage: StagePlan) -> tuple[str, ...]:
+    """What of a stage a run would not do, in words, each once."""
+    found = (f"{each.code}: {each.labels[0].text if each.labels else each.headline}" for each in _faults(stage))
+    return tuple(dict.fromkeys(found))
+
+
 def _faults(stage: StagePlan) -> Iterator[Diagnostic]:
     told: set[str] = set()
     for row in UNBUILT:

@@ -164,6 +164,7 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt("`engine.cross_entropy`", "`whole`", engines(lambda e: e.cross_entropy != "whole")),
     Unbuilt("`gradient_dtype: bfloat16`", "`float32`", engines(lambda e: e.gradient_dtype != "float32")),
     Unbuilt("`engine.master_dtype`", "`float32`", engines(lambda e: e.master_dtype not in (None, "float32"))),
+    Unbuilt("`engine.compute_dtype: fp8`", "the model's dtype", engines(lambda e: e.compute_dtype != "auto")),
     Unbuilt(
         "`optimizer: {name: adamw_8bit}`",
         "`adamw`, `sgd`",

@@ -6,13 +6,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from flowrl.api.compile import Placed, check_spec, compile_stage, placed_stages
 from flowrl.api.parts import emit_stage, step_in_parts
+from flowrl.api.preflight import refused
 from flowrl.api.profile import load_profile
 from flowrl.diag.diagnostic import FlowError
 from flowrl.explain.question import Wish, parse
 from flowrl.explain.why_not import WhyNot, answered, impossible, is_planned, planned
 from flowrl.explain.wished import CONVENTIONAL, Situation, to_write, wished
+from flowrl.graph.graph import Kind
 from flowrl.machine.cluster import Cluster
 from flowrl.placement.place import place
 from flowrl.placement.request import Mode
@@ -65,7 +69,8 @@ def _answer(
     spec: FlowSpec, index: int, placed: Placed, cluster: Cluster, question: str, wishes: Sequence[Wish]
 ) -> WhyNot:
     stage = compile_stage(spec, index, placed, cluster)
-    if all(is_planned(wish, stage.pools) for wish in wishes):
+    generators = {role.name for role in placed.graph.roles if role.kind is Kind.GENERATOR}
+    if all(is_planned(wish, stage.pools, generators) for wish in wishes):
         return planned(question, stage)
     at = Situation(placed.graph, cluster, placed.request)
     try:
@@ -76,10 +81,8 @@ def _answer(
         return impossible(question, stage, error)
     program, placement = emit_stage(asked.graph, placement, placed.run, placed.shapes, asked.request, cluster)
     other = replace(placed, graph=asked.graph, request=asked.request, placement=placement, program=program)
-    return answered(
-        question,
-        stage,
-        compile_stage(spec, index, other, cluster),
-        placement.diagnostics,
-        to_write(wishes, placed.request, asked.request),
-    )
+    stage_asked = compile_stage(spec, index, other, cluster)
+    write = to_write(wishes, placed.request, asked.request)
+    answer = answered(question, stage, stage_asked, placement.diagnostics, write)
+    known = refused(stage)
+    return msgspec.structs.replace(answer, refused=tuple(each for each in refused(stage_asked) if each not in known))

@@ -7,7 +7,7 @@ phase and the ledger line that bind, or the instructions of the critical circle 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -73,14 +73,17 @@ class WhyNot(msgspec.Struct, frozen=True, kw_only=True):
     """By how the critical circle differs: what it has more of first, of what is faster what it has less of."""
     write: tuple[str, ...] = ()
     """Lines of a flow that ask for it: keys by their path, and a `placement:`."""
+    refused: tuple[str, ...] = ()
+    """What a run would refuse of it and does of the plan not: it is planned, and not built yet."""
 
 
-def is_planned(wish: Wish, pools: Sequence[Pool]) -> bool:
-    """Whether the pools are as the wish has them."""
+def is_planned(wish: Wish, pools: Sequence[Pool], generators: Collection[str] = ()) -> bool:
+    """Whether the pools are as the wish has them. `generators`: roles that disaggregation puts on devices of their
+    own."""
     homes = {entry.role: (pool, entry) for pool in pools for entry in pool.roles}
     here = [homes[name] for name in wish.roles if name in homes]
     if wish.mode is not None:
-        return _is_mode(wish.mode, pools)
+        return _is_mode(wish.mode, pools, generators)
     if wish.gpus is not None:
         return any(pool.name == wish.pool and len(pool.devices) == wish.gpus for pool in pools)
     if wish.pool is not None:
@@ -92,9 +95,9 @@ def is_planned(wish: Wish, pools: Sequence[Pool]) -> bool:
     return all(_is_so(wish, entry) for _, entry in here)
 
 
-def _is_mode(mode: str, pools: Sequence[Pool]) -> bool:
-    count = sum(bool(pool.devices) for pool in pools)
-    return count == 1 if mode == "colocated" else count > 1
+def _is_mode(mode: str, pools: Sequence[Pool], generators: Collection[str]) -> bool:
+    parts = [{entry.role in generators for entry in pool.roles} for pool in pools if pool.devices]
+    return len(parts) == 1 if mode == "colocated" else len(parts) > 1 and all(len(part) == 1 for part in parts)
 
 
 def _is_so(wish: Wish, entry: RolePlacement) -> bool:

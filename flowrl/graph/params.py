@@ -63,6 +63,8 @@ class EngineParams(msgspec.Struct, frozen=True, kw_only=True):
     gradient_dtype: str = "float32"
     master_dtype: str | None = None
     """Dtype that a trainer keeps its weights in; None: float32, or the model's where they are frozen."""
+    compute_dtype: str = "auto"
+    """Numbers in the matrix products of layers of a trainer or scorer: auto (the model's) or fp8."""
     kv_fraction: float | None = None
     """Share of a device's memory that an engine may take for weights and KV cache; None lets the planner decide
     (RolePlacement.memory_share)."""

@@ -24,6 +24,7 @@ def render_why_not(answer: WhyNot, width: int = 100, color: bool = False, ascii:
     lines += section("WHY", list(_why(answer, room)))
     lines += section("SO", _pools(answer, room))
     lines += section("HELP", _helps(answer, room) if answer.helps else [])
+    lines += section("RUN", [row for text in answer.refused for row in wrapped(f"refused, {text}", room, "    ")])
     lines += section("WRITE", [row for line in answer.write for row in _written(line, room)])
     return finish(lines, width, color, ascii)
 

@@ -80,8 +80,8 @@ def _commas(text: str) -> Iterator[int]:
 def read_axes(gpus: Sequence[str], gpu: Sequence[str], sets: Sequence[str]) -> tuple[Axis, ...]:
     """GPUs by kind first, then how many, then the keys of the flow, each in the order of its first flag.
 
-    Raises FlowError FR0740 with every fault: no value, one that is empty, a number of GPUs that is none, a key swept
-    twice. What is wrong with a key or a value of the flow is told where it is planned.
+    Raises FlowError FR0740 with every fault: no value, one that is empty, a number of GPUs that is none. What is wrong
+    with a key or a value of the flow is told where it is planned.
     """
     report: list[Diagnostic] = []
     kinds, counts = _by_group(GPU, gpu, report), _by_group(GPUS, gpus, report)
@@ -138,24 +138,26 @@ def _values(flag: str, line: int, start: int, text: str, report: list[Diagnostic
 
 
 def _keys(sets: Sequence[str], report: list[Diagnostic]) -> Iterator[Axis]:
-    seen: dict[str, bool] = {}
+    """Flags of one key together, as those of one group are."""
+    found: dict[str, list[Value]] = {}
+    places: dict[str, Span] = {}
     for line, text in enumerate(sets, start=1):
         key, equals, rest = text.partition("=")
+        name = key.strip() if equals else text
+        places.setdefault(name, _span(SET, line, 0, len(key)))
+        values = found.setdefault(name, [])
         if not equals or not split_values(rest)[1:]:
-            found: tuple[Value, ...] = (Value(rest if equals else "", _span(SET, line, 0, len(text))),)
+            values.append(Value(rest if equals else "", _span(SET, line, 0, len(text))))
         else:
-            found = _once(list(_values(SET, line, len(key) + 1, rest, report)))
-        is_swept = len(found) > 1
-        if key in seen and (is_swept or seen[key]):
-            report.append(_fault(_span(SET, line, 0, len(key)), f"`{key.strip()}` is swept twice"))
-        seen[key] = is_swept
-        yield Axis(SET, key.strip() if equals else text, found, _span(SET, line, 0, len(key)))
+            values.extend(_values(SET, line, len(key) + 1, rest, report))
+    for name, values in found.items():
+        yield Axis(SET, name, _once(values), places[name])
 
 
 def _once(values: list[Value]) -> tuple[Value, ...]:
     first: dict[str, Value] = {}
     for value in values:
-        first.setdefault(value.text, value)
+        first.setdefault(value.text.strip(), value)
     return tuple(first.values())
 
 

@@ -154,6 +154,8 @@ class EngineDocument(Extensible):
     """Dtype that gradients are reduced and kept in. Default float32."""
     master_dtype: Literal["float32", "bfloat16"] | None = None
     """Dtype that a trainer keeps its weights in. Default: float32; the model's where they are frozen (LoRA)."""
+    compute_dtype: Literal["auto", "fp8"] = "auto"
+    """Numbers in the matrix products of a trainer's or scorer's layers; auto is the model's dtype. Default auto."""
     kv_fraction: Share | None = None
     """Share of a device's memory for an engine's weights and KV cache. Default: decided by placement, at most 0.85."""
     max_sequences: Positive | None = None

@@ -87,6 +87,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "`engine.shard_devices`": (("update: {loss: ppo}", "engine: {shard_devices: 1}, update: {loss: ppo}"),),
     "`engine.optimizer_offload`": (("update: {loss: ppo}", "engine: {optimizer_offload: 0.5}, update: {loss: ppo}"),),
     "`engine.parameter_offload`": (("update: {loss: ppo}", "engine: {parameter_offload: true}, update: {loss: ppo}"),),
+    "`engine.compute_dtype: fp8`": (GPUS, ("update: {loss: ppo}", "engine: {compute_dtype: fp8}, update: {loss: ppo}")),
     "`engine.activation_offload`": (
         ("update: {loss: ppo}", "engine: {activation_offload: true}, update: {loss: ppo}"),
     ),

@@ -127,3 +127,21 @@ def test_text_stays_within_its_width(flow: Path, width: int) -> None:
         lines = render_why_not(ask(flow, question), width).splitlines()
         assert max(map(len, lines)) <= width
         assert "…" not in "".join(lines)
+
+
+def test_what_a_run_would_refuse_of_it_is_told(flow: Path) -> None:
+    """A layout that is planned and that no backend carries out yet is no advice to follow today."""
+    answer = ask(flow, "actor_infer pp2")
+    assert len(answer.refused) == 1
+    assert answer.refused[0].startswith("FR0801: ")
+    assert "pp or ep of a vLLM engine" in answer.refused[0]
+    assert "RUN" in render_why_not(answer)
+    assert ask(flow, "actor_infer tp4").refused == ()
+    assert "RUN" not in render_why_not(ask(flow, "actor_infer tp4"))
+
+
+def test_a_plan_with_generators_beside_trainers_is_not_disaggregated(flow: Path) -> None:
+    """Whatever else has a pool of its own."""
+    for question in ("disaggregated", "disaggregated, critic apart"):
+        pools = homes(ask(flow, question))
+        assert {role for role, pool in pools.items() if pool == pools["actor_infer"]} == {"actor_infer"}

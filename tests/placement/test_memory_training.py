@@ -18,6 +18,7 @@ from flowrl.placement.memory.activations import mean_activations
 from flowrl.placement.memory.stages import stage_layers, stage_of
 from flowrl.placement.memory.training import (
     Lines,
+    activations_on_host,
     export_lines,
     forward_lines,
     host_lines,
@@ -324,6 +325,30 @@ def test_offloaded_weights_and_activations_leave_the_device(backend: str, recomp
         assert bytes_of(resident_lines(streamed)) < bytes_of(resident_lines(here))
         assert peak(streamed) < peak(here)
         assert bytes_of(host_lines(streamed)) > 0 == bytes_of(host_lines(here))
+
+
+@pytest.mark.parametrize(("backend", "pp", "flight"), [("fsdp", 1, 1), ("deepspeed", 1, 1), ("megatron", 4, 3)])
+def test_what_leaves_the_device_is_on_the_host(backend: str, pp: int, flight: int) -> None:
+    """Of 36 layers 9 are on a stage of 4, which has 3 of 3 micro-batches in flight; 5 layers stay, each with 2 bytes of
+    2,560 hidden units a token."""
+    away = trainer(SMALL, backend, dp=2, pp=pp, recompute="full", activation_offload=True)
+    (line,) = activations_on_host(away, Given(8192, "test"), 3)
+    assert line.value == (flight * 36 // pp - 5) * 8192 * 2 * 2560
+    assert activations_on_host(trainer(SMALL, backend, dp=2, recompute="full"), Given(8192, "test"), 3) == []
+
+
+def test_products_in_8_bits_hold_their_weights_twice_more() -> None:
+    """A byte by rows and a byte by columns: of the two stages' layers with Megatron, of a layer at a time with FSDP.
+    The embedding and the head stay as they are."""
+    layers = SMALL.parameters - SMALL.root_parameters
+    for stage in (0, 1):
+        placed = trainer(SMALL, "megatron", dp=2, tp=2, pp=2, compute_dtype="fp8")
+        lines = by_name(update_lines(placed, Given(8192, "test"), 4, stage))
+        assert lines["8-bit weights"] == pytest.approx(2 * layers / 4, rel=0.01)
+        usual = trainer(SMALL, "megatron", dp=2, tp=2, pp=2)
+        assert peak(placed, stage=stage) - peak(usual, stage=stage) == pytest.approx(lines["8-bit weights"], abs=8)
+    whole = by_name(forward_lines(trainer(SMALL, dp=4, compute_dtype="fp8"), Given(16, "test")))
+    assert whole["8-bit weights"] == pytest.approx(2 * layers / SMALL.layers, rel=0.01)
 
 
 def test_offloaded_states_lie_whole_on_the_hosts() -> None:

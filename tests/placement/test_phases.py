@@ -163,6 +163,21 @@ def test_an_engine_asleep_at_level_2_has_nothing_on_the_host() -> None:
     assert whats(found["offloaded state"], "actor_infer") == []
 
 
+def test_activations_that_move_are_on_the_host_in_every_phase() -> None:
+    """2 bytes of a hidden unit, of every token of a micro-batch and every layer but those that stay, on 8 devices. They
+    lie in pinned memory, which torch does not give back, whether or not the trainer itself leaves."""
+    flow = GRPO.replace("{recompute: full}", "{recompute: full, activation_offload: true}")
+    told = told_text(with_placement(flow, "colocated"))
+    found = phases(told)
+    update = next(line for line in found["actor_train.update"].lines if line.what == "activations")
+    shape, stay = told.shapes["policy"], PROFILE.training.offloaded_layers
+    each = (shape.layers - stay) * update.inputs["T"] * 2 * shape.hidden
+    for phase in ("offloaded state", "saving actor_train"):
+        lines = {line.what: line.value for line in found[phase].lines if line.role == "actor_train"}
+        assert lines["activations"] == 8 * each
+    assert whats(phases(COLOCATED)["offloaded state"], "actor_train") == []
+
+
 def test_one_rank_that_reads_for_all_has_the_whole_model_on_its_host() -> None:
     parameters = COLOCATED.shapes["policy"].parameters
     flow = GRPO.replace("{recompute: full}", "{recompute: full, load: broadcast}")

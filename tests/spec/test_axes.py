@@ -68,8 +68,6 @@ def test_groups_have_axes_of_their_own() -> None:
         (["8,"], [], [3]),
         ([""], [], [1]),
         ([], ["a.b=1,,2"], [7]),
-        ([], ["a.b=1,2", "a.b=3"], [1]),
-        ([], ["a.b=3", "a.b=1,2"], [1]),
     ],
 )
 def test_faults_of_axes(gpus: list[str], sets: list[str], columns: list[int]) -> None:
@@ -80,9 +78,18 @@ def test_faults_of_axes(gpus: list[str], sets: list[str], columns: list[int]) ->
 
 
 def test_a_flag_with_one_value_is_as_it_is() -> None:
-    """Whatever `--set` takes: what is wrong with it is told where it is planned. The last of two counts, as there."""
-    axes = read_axes([], [], ["data.train.keep=[a, b]", "no value", "x=", "run.steps=3", "run.steps=4"])
-    assert [[value.text for value in axis.values] for axis in axes] == [["[a, b]"], [""], [""], ["3"], ["4"]]
+    """Whatever `--set` takes: what is wrong with it is told where it is planned."""
+    axes = read_axes([], [], ["data.train.keep=[a, b]", "no value", "x="])
+    assert [[value.text for value in axis.values] for axis in axes] == [["[a, b]"], [""], [""]]
+
+
+@pytest.mark.parametrize(
+    "sets", [["a.b=1", "c=0", "a.b=2"], ["a.b=1,2", "c=0", "a.b=2"], ["c=0", "a.b = 1", "a.b =2,1"]]
+)
+def test_flags_of_one_key_are_one_axis(sets: list[str]) -> None:
+    """Each value of both counts, as with two `--gpus`: none is left out in silence."""
+    axes = {axis.name: sorted(value.text.strip() for value in axis.values) for axis in read_axes([], [], sets)}
+    assert axes == {"a.b": ["1", "2"], "c": ["0"]}
 
 
 @pytest.mark.parametrize("text", ["H20", "=3", "H20=x", "H20=-1", "H20=nan", "H20=inf", "H20="])

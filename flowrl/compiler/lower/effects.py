@@ -39,7 +39,7 @@ BATCH_BACKENDS = ("hf", "deepspeed")
 BUDGET_KEYS = ("kv_fraction", "max_batch_tokens", "max_model_tokens", "cuda_graphs", "sleep_level", "kv_dtype")
 
 SHARDING_BACKENDS = ("fsdp", "deepspeed", "megatron")
-SHARDING_KEYS = ("zero_stage", "shard_devices", "parameter_offload", "cross_entropy", "load")
+SHARDING_KEYS = ("zero_stage", "shard_devices", "parameter_offload", "cross_entropy", "load", "compute_dtype")
 MEGATRON_KEYS = ("sequence_parallel", "expert_tensor_parallel")
 TRAINER_KEYS = ("optimizer_offload", "activation_offload", "gradient_dtype", "master_dtype")
 
@@ -251,6 +251,8 @@ def _sharding(name: str, role: RoleDocument) -> Iterator[Idle]:
     else:
         yield ("engine", "sequence_parallel"), f"{role.backend} does not cut a layer's work by tokens"
         yield ("engine", "expert_tensor_parallel"), f"{role.backend} does not cut experts by tp"
+    if role.backend == "deepspeed":
+        yield ("engine", "compute_dtype"), "deepspeed multiplies in the dtype of the model"
     if not isinstance(role, schema.TrainerRole):
         yield from ((("engine", key), f"`{name}` is not trained") for key in TRAINER_KEYS)
 

@@ -1,4 +1,4 @@
-"""FR0530 to FR0549: rows, groups and ranks."""
+"""FR0530 to FR0549: rows, groups and ranks, and products in 8 bits."""
 
 from flowrl.diag.catalogue.code import Code
 
@@ -33,5 +33,12 @@ CODES: tuple[Code, ...] = (
         label="`tp: {tp}` for `{role}` in pool `{pool}`, on nodes of {size}: {broken}",
         why="its ranks exchange activations in every layer, which only the links within a node carry",
         help="sizes of tp that stay within a node: {legal}; or nodes with more devices (`cluster.gpus_per_node`)",
+    ),
+    Code(
+        id="FR0545",
+        headline="no device for products in 8 bits",
+        label="`{role}` multiplies in fp8, and its devices are {devices}",
+        why="none of them has 8-bit matrix products",
+        help="take `compute_dtype` out, or use H100 and newer",
     ),
 )

@@ -22,7 +22,8 @@ from flowrl.placement.request import LayoutRequest, PlacementRequest
 def engine_faults(
     graph: Graph, cluster: Cluster, request: PlacementRequest, shapes: Mapping[str, ModelShape]
 ) -> Iterator[Diagnostic]:
-    """FR0431, FR0433, FR0438, FR0439, FR0460 to FR0462, FR0844 of every role with a model, FR0533 of every layout."""
+    """FR0431, FR0433, FR0438, FR0439, FR0460 to FR0462, FR0545, FR0844 of every role with a model, FR0533 of every
+    layout."""
     work = Workload(graph, shapes, request)
     for model in graph.models:
         yield from _dtype(graph, model, cluster, request)
@@ -32,6 +33,7 @@ def engine_faults(
         model = graph.model(role.model)
         yield from _adapter(role, model)
         yield from _arguments(work, role)
+        yield from _eight_bits(role, cluster, request)
         yield from _images(graph, role, model, shapes[model.name])
     yield from _over_nodes(graph, cluster, request, shapes)
 
@@ -101,6 +103,14 @@ def _dtype(graph: Graph, model: Model, cluster: Cluster, request: PlacementReque
         dtypes = DEVICE_CARDS[device].dtypes
         first = next((dtype for dtype in dtypes if dtype in legal), dtypes[0])
         yield diagnose("FR0438", span, roles=roles, dtypes=", ".join(dtypes), first=first, **facts)
+
+
+def _eight_bits(role: Role, cluster: Cluster, request: PlacementRequest) -> Iterator[Diagnostic]:
+    devices = [group.device for group in _groups(role.name, cluster, request)]
+    if role.engine.compute_dtype != "fp8" or any(device.fp8_flops_per_second for device in devices):
+        return
+    names = ", ".join(dict.fromkeys(device.name for device in devices))
+    yield diagnose("FR0545", role.spans.get("engine.compute_dtype", role.span), role=role.name, devices=names)
 
 
 def context_faults(role: str, traits: Traits, layout: LayoutRequest, shape: ModelShape) -> Iterator[Diagnostic]:

@@ -16,6 +16,7 @@ from flowrl.placement.cost.placed import Placed, is_shared, layout_origin, place
 from flowrl.placement.cost.role_cost import RoleCost, Seconds, total
 from flowrl.placement.cost.site import Key, Site
 from flowrl.placement.cost.workload import Workload
+from flowrl.placement.memory.host import moved_activations
 from flowrl.placement.memory.role import RoleMemory
 from flowrl.placement.memory.training import host_lines
 from flowrl.placement.time.ops import OpTime
@@ -48,6 +49,7 @@ class Maker:
             if still is None:
                 still = self._still[own] = self._numbers(entry.role, site, placed, memory)
             work, blocks = self._at_work(memory, self._ops[entry.role], still["held"])
+            still = self._with_activations(still, placed)
         peak = max(*map(max, [each.values() for each in work if each]), *(still["loading"] or ()), 0, 0)
         return RoleCost(
             **still,
@@ -104,7 +106,7 @@ class Maker:
                 "blocks": (0,) * memory.pp,
             }
         return RoleCost(
-            **away,
+            **{**away, "host_bytes": stays.host_bytes},
             work=stays.work,
             own_peak=stays.own_peak,
             alone=max(stays.own_peak, self._visited(away, staged=away["staged"])),
@@ -112,6 +114,13 @@ class Maker:
             key=key,
             as_asked=stays.as_asked,
         )
+
+    def _with_activations(self, still: dict[str, Any], placed: Placed) -> dict[str, Any]:
+        """Those on the host depend on recomputation and on the size of a micro-batch."""
+        if not placed.role.engine.activation_offload:
+            return still
+        moved = bytes_of(moved_activations(placed, self.work))
+        return {**still, "host_bytes": still["host_bytes"] + moved}
 
     def _visited(self, known: Mapping[str, Any], *, staged: bool) -> int:
         """The most that a role alone holds while its weights are sent or new ones come in."""

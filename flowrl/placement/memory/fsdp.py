@@ -17,6 +17,7 @@ from flowrl.placement.memory.shards import (
     Lines,
     by_tp,
     cut,
+    in_eight_bits,
     is_trained,
     layer,
     layers,
@@ -92,6 +93,12 @@ def kept(placed: Placed, count: str) -> str:
     return f"{here}*T*{kept_input(placed) if placed.recompute == 'full' else 'am'}"
 
 
+def moved(placed: Placed, tokens: Given) -> LedgerLine:
+    """What layers keep of a micro-batch on the host, with `activation_offload`."""
+    each = kept_input(placed) if placed.recompute == "full" else "am"
+    return _of(placed, update_inputs(placed, tokens), "activations on the host", f"max(0, L - Lo)*T*{each}")
+
+
 def moments(placed: Placed, inputs: Inputs, *, accumulates: bool, held: bool = False) -> list[Lines]:
     """Those that can be the peak of an update: the loss, the turn into the last layer's backward, the backward of the
     last and of the first layers, the root's reduce-scatter, the optimizer's step. Going back, activations are freed and
@@ -153,6 +160,8 @@ def _gathered(placed: Placed, inputs: Inputs) -> Lines:
     there once more as it was kept."""
     formula = f"2*w*{layer(placed)}" if zero_stage(placed) == 3 else f"w*{layers(placed)}"
     lines = [_of(placed, inputs, "gathered layers", formula)]
+    if in_eight_bits(placed):
+        lines.append(_of(placed, inputs, "8-bit weights", f"2*{layer(placed)}"))
     if placed.role.engine.parameter_offload:
         lines.append(_of(placed, inputs, "shards from the host", f"2*m*Lp/{cut(placed)}"))
     return lines

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from flowrl.graph.graph import Kind
+from flowrl.graph.params import UpdateParams
 from flowrl.machine.cluster import Cluster
 from flowrl.placement.cost.denoiser import sampler_lines
 from flowrl.placement.cost.ledger import Given, bytes_of, line
@@ -19,6 +20,7 @@ from flowrl.placement.cost.placed import HOST, Placed, group_of, model_inputs
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.memory import engine as engine_memory
 from flowrl.placement.memory import training as training_memory
+from flowrl.placement.memory.micro_batch import micro_batch
 from flowrl.placement.memory.training import Lines
 from flowrl.placement.memory.weights import weights_line
 from flowrl.plan.plan import LedgerLine, Memory, Pool
@@ -42,6 +44,16 @@ def off_device_lines(placed: Placed, resident: Lines | None = None) -> Lines:
     if placed.role.kind is Kind.GENERATOR:
         return engine_memory.idle_lines(placed)
     return training_memory.resident_lines(placed) if resident is None else resident
+
+
+def moved_activations(placed: Placed, work: Workload) -> Lines:
+    """Of one device, what the update of a role that moves most of them keeps on the host."""
+    if not placed.role.engine.activation_offload:
+        return []
+    updates = [op for op in work.graph.ops if op.role == placed.role.name and isinstance(op.params, UpdateParams)]
+    cuts = [micro_batch(work, placed, op) for op in updates]
+    found = [training_memory.activations_on_host(placed, tokens, count) for tokens, count in cuts]
+    return max(found, key=bytes_of, default=[])
 
 
 def host_memory(everyone: Everyone, cluster: Cluster, work: Workload | None = None) -> tuple[Memory, ...]:
@@ -131,7 +143,11 @@ class _Nodes:
         found = self._states.get(placed.role.name)
         if found is None:
             away = off_device_lines(placed) if placed.offloaded else []
-            parts = {"offloaded state": away, "state kept on the host": training_memory.host_lines(placed)}
+            parts = {
+                "offloaded state": away,
+                "state kept on the host": training_memory.host_lines(placed),
+                "activations": [] if self.work is None else moved_activations(placed, self.work),
+            }
             found = [(what, _sum(lines)) for what, lines in parts.items() if bytes_of(lines)]
             self._states[placed.role.name] = found
         return found

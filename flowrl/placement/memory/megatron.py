@@ -17,7 +17,7 @@ from flowrl.placement.cost.ledger import Given, Inputs, are_whole, bytes_of, lin
 from flowrl.placement.cost.placed import Placed
 from flowrl.placement.memory.activations import kept_input, layer_activations, mean_activations
 from flowrl.placement.memory.logits import logits_lines
-from flowrl.placement.memory.shards import Lines, is_trained, rest, some, training_inputs, trains_adapter
+from flowrl.placement.memory.shards import Lines, in_eight_bits, is_trained, rest, some, training_inputs, trains_adapter
 from flowrl.placement.memory.stages import stage_of
 from flowrl.plan.plan import LedgerLine
 
@@ -88,9 +88,9 @@ def state(placed: Placed, stage: int) -> Lines:
 def forward(placed: Placed, tokens: Given, stage: int) -> list[Lines]:
     """Moments without gradients."""
     inputs = {**inputs_of(placed, stage), "a": layer_activations(placed), "T": tokens}
-    found = [[line("layer work", placed.role.name, "bytes", "T*a", inputs)]]
+    found = [[line("layer work", placed.role.name, "bytes", "T*a", inputs), *_eight_bits(placed, inputs)]]
     if stage == placed.layout.pp - 1:
-        found.append(logits_lines(placed, inputs, trains=False))
+        found.append([*_eight_bits(placed, inputs), *logits_lines(placed, inputs, trains=False)])
     return found
 
 
@@ -109,11 +109,20 @@ def update(placed: Placed, tokens: Given, micro_batches: int, stage: int, *, hel
     return found
 
 
-def _moments(placed: Placed, tokens: Given, micro_batches: int, stage: int, *, held: bool) -> list[Lines]:
+def moved(placed: Placed, tokens: Given, micro_batches: int) -> LedgerLine:
+    """What the layers of the first stage, which has most micro-batches in flight, keep of them on the host, with
+    `activation_offload`."""
+    each = kept_input(placed) if placed.recompute == "full" else "am"
+    inputs = _update_inputs(placed, tokens, micro_batches, 0)
+    formula = f"max(0, f*Ls - Lo)*T*{each}"
+    return line("activations on the host", placed.role.name, "bytes", formula, inputs)
+
+
+def _update_inputs(placed: Placed, tokens: Given, micro_batches: int, stage: int) -> dict[str, Given]:
     pp, known = placed.layout.pp, placed.profile.training
     flight = Given(min(pp - stage, max(1, micro_batches)), f"micro-batches in flight on stage {stage + 1} of {pp}")
     work = known.kept_layer_backward if placed.recompute == "none" else known.layer_backward
-    inputs = {
+    return {
         **inputs_of(placed, stage),
         "a": layer_activations(placed),
         "am": mean_activations(placed),
@@ -122,15 +131,30 @@ def _moments(placed: Placed, tokens: Given, micro_batches: int, stage: int, *, h
         "b": Given(work, "backward of a layer over what it keeps, traced"),
         "Lo": Given(known.offloaded_layers, "layers on the device while activations move to the host"),
     }
+
+
+def _moments(placed: Placed, tokens: Given, micro_batches: int, stage: int, *, held: bool) -> list[Lines]:
+    pp, inputs = placed.layout.pp, _update_inputs(placed, tokens, micro_batches, stage)
+    work = inputs["b"].value
     kept = _activations(placed, inputs)
     key = ("layer work", tokens, work, are_whole())
     working = placed.lines.get(key)
     if working is None:
         working = placed.lines[key] = [line("layer work", placed.role.name, "bytes", "b*T*a", inputs)]
-    found = [[kept, *working]]
+    eight = _eight_bits(placed, inputs)
+    found = [[kept, *working, *eight]]
     if stage == pp - 1:
-        found.append([kept, *logits_lines(placed, inputs, trains=True, held=held)])
+        found.append([kept, *eight, *logits_lines(placed, inputs, trains=True, held=held)])
     return found
+
+
+def _eight_bits(placed: Placed, inputs: Inputs) -> Lines:
+    """Copies of the weights of layers that all micro-batches of an op use."""
+    if not in_eight_bits(placed):
+        return []
+    experts = " + Xs/(ep*et)" if placed.model.experts else ""
+    formula = f"2*(Ls*(Lp - Xl)/tp{experts})"
+    return [line("8-bit weights", placed.role.name, "bytes", formula, inputs)]
 
 
 def _activations(placed: Placed, inputs: Inputs) -> LedgerLine:

@@ -7,18 +7,18 @@ search. Knows no other role: pool.py adds up what several hold at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import ceil
 
 from flowrl.graph.graph import Kind, Op
 from flowrl.graph.judges import reads_answers
 from flowrl.graph.params import UpdateParams
 from flowrl.placement.cost.denoiser import sampler_lines
 from flowrl.placement.cost.ledger import Given, are_whole, bytes_of, line
-from flowrl.placement.cost.placed import Placed, micro_batch_tokens
+from flowrl.placement.cost.placed import Placed
 from flowrl.placement.cost.workload import Workload
 from flowrl.placement.memory import engine as engine_memory
 from flowrl.placement.memory import host as host_memory
 from flowrl.placement.memory import training as training_memory
+from flowrl.placement.memory.micro_batch import micro_batch
 from flowrl.placement.memory.stages import in_flight, stages_alike
 from flowrl.placement.memory.training import Lines
 from flowrl.plan.plan import LedgerLine
@@ -234,26 +234,8 @@ class RoleMemory:
         key = ("micro-batch", op.id, layout.dp, layout.cp, placed.micro_batch_tokens)
         found: tuple[Given, int] | None = placed.kept.get(key)
         if found is None:
-            found = placed.kept[key] = self._cut_rows(op)
+            found = placed.kept[key] = micro_batch(self.work, placed, op)
         return found
-
-    def _cut_rows(self, op: Op) -> tuple[Given, int]:
-        wanted, key = micro_batch_tokens(self.placed, op), op.method
-        longest, rows = self.work.lengths(op).most, engine_memory.rows_per_rank(self.placed, self.work.rows(op))
-        longest = -(-longest // self.placed.layout.cp)
-        origin = self.work.request.origin("roles", self.name, key, "micro_batch_tokens")
-        if origin == "default":
-            origin = self.work.request.origin("roles", self.name, "micro_batch_tokens")
-        if self.placed.micro_batch_tokens is not None:
-            origin = "decided by placement"
-        passes = self.work.passes(op)
-        rows = rows if passes is None else ceil(rows * passes.value)
-        whole = rows * longest
-        if wanted < longest:
-            return Given(longest, f"one longest sequence, over micro_batch_tokens {wanted:,} ({origin})"), rows
-        if whole <= wanted:
-            return Given(whole, f"all {rows:,} rows of a rank at their longest, under micro_batch_tokens {wanted:,}"), 1
-        return Given(wanted, f"micro_batch_tokens, {origin}"), -(-whole // wanted)
 
     def _resident_lines(self, stage: int) -> Lines:
         placed = self.placed

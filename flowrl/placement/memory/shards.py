@@ -56,6 +56,12 @@ def zero_stage(placed: Placed) -> int:
     return placed.role.engine.zero_stage or 3
 
 
+def in_eight_bits(placed: Placed) -> bool:
+    """Whether products of layers are in fp8: a weight is then there twice more in a byte, by rows and by columns
+    (Transformer Engine, pytorch/module/base.py: get_weight_workspace; Hopper multiplies 8-bit numbers in one order)."""
+    return placed.role.engine.compute_dtype == "fp8" and placed.backend in ("fsdp", "megatron")
+
+
 def is_trained(placed: Placed) -> bool:
     return placed.role.trainable
 

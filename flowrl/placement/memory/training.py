@@ -16,6 +16,7 @@ from flowrl.placement.memory.shards import Lines, is_trained, training_inputs, t
 
 __all__ = [
     "Lines",
+    "activations_on_host",
     "export_lines",
     "forward_lines",
     "host_lines",
@@ -123,3 +124,18 @@ def host_lines(placed: Placed) -> Lines:
         kept = "o" if placed.backend == "fsdp" else "(4 + t + o)"
         lines.append(line("optimizer on the host", name, "bytes", f"u*{kept}*{numbers}/{ranks}", inputs))
     return lines
+
+
+def activations_on_host(placed: Placed, tokens: Given, micro_batches: int) -> Lines:
+    """Of one device, what `activation_offload` keeps of an update in its host's memory. It stays taken: torch hands
+    pinned memory out again and gives none back (CachingHostAllocator)."""
+    if placed.shared or placed.device.is_cpu or not placed.role.engine.activation_offload:
+        return []
+    match placed.backend:
+        case "fsdp" | "deepspeed":
+            found = fsdp.moved(placed, tokens)
+        case "megatron":
+            found = megatron.moved(placed, tokens, micro_batches)
+        case _:
+            return []
+    return [found] if found.value else []

@@ -79,6 +79,7 @@ CASES: Mapping[str, tuple[str, str, Any]] = {
     "EngineDocument.sequence_parallel": ("rl", f"{TRAIN}/engine/sequence_parallel", False),
     "EngineDocument.expert_tensor_parallel": ("rl", f"{TRAIN}/engine/expert_tensor_parallel", 1),
     "EngineDocument.gradient_dtype": ("rl", f"{TRAIN}/engine/gradient_dtype", "bfloat16"),
+    "EngineDocument.compute_dtype": ("rl", f"{TRAIN}/engine/compute_dtype", "fp8"),
     "EngineDocument.master_dtype": ("rl", f"{TRAIN}/engine/master_dtype", "bfloat16"),
     "EngineDocument.kv_fraction": ("rl", f"{INFER}/engine/kv_fraction", 0.5),
     "EngineDocument.gpu_bytes": ("rl", "roles/reward/engine/gpu_bytes", 1000),
