@@ -105,8 +105,8 @@ def _load(setup: RankSetup, head: str, dtype: torch.dtype) -> nn.Module:
 
 
 def _begin_head(missing: Sequence[nn.Parameter], setup: RankSetup) -> None:
-    """Zero, but for a reward model of a shape in the flow: nothing trains it, and zeros would reward all alike. A reward
-    model of a source must bring its head."""
+    """Zero, but for a reward model of a shape in the flow: nothing trains it, and zeros would reward all alike. One
+    that has a source must bring its head."""
     model, is_reward = setup.model, setup.role.kind is Kind.REWARD
     if missing and is_reward and model is not None and model.inline is None:
         reason = "it has no head of one number a token (`score.weight`), so it is no reward model"
