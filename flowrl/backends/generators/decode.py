@@ -18,6 +18,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from flowrl.backends.generators.cache import roomy_cache
+from flowrl.backends.generators.lean import Lean
 from flowrl.backends.generators.rollouts import Rollout
 from flowrl.backends.generators.sampling import Sampling, pick
 
@@ -53,6 +54,8 @@ class _Running:
     """int64 [rows, 1]: the place of the next token, padding not counted."""
     mask: Tensor | None
     """bool [rows, length so far] where prompts are padded; None if none is."""
+    lean: Lean | None
+    """Takes the model's place for one token, where it can."""
     finished: npt.NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -149,6 +152,7 @@ def _start(model: Any, prompts: Sequence[Ids], samples: int) -> _Running:
         logits=logits.repeat_interleave(samples, dim=0),
         positions=lengths.repeat_interleave(samples)[:, None],
         mask=None if mask is None else mask.repeat_interleave(samples, dim=0),
+        lean=Lean.of(model),
     )
 
 
@@ -170,7 +174,10 @@ def _advance(model: Any, running: _Running, picked: Tensor) -> None:
     if running.mask is not None:
         own = torch.ones((len(picked), 1), dtype=torch.bool, device=picked.device)
         running.mask = torch.cat([running.mask, own], dim=1)
-    running.logits = _forward(model, picked[:, None], running.mask, running.positions, running.cache)
+    if running.lean is None:
+        running.logits = _forward(model, picked[:, None], running.mask, running.positions, running.cache)
+    else:
+        running.logits = running.lean.step(picked, running.positions, running.mask, running.cache)
     running.positions = running.positions + 1
 
 
