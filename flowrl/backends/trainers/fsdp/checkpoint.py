@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ MODEL, OPTIMIZER = "model", "optimizer"
 
 def save(folder: Path, rank: ModelRank, optimizer: torch.optim.Optimizer) -> None:
     """Write this rank's files into `folder`, which exists."""
-    own = {**_model_parts(rank.module), **_moment_parts(rank.module, optimizer)}
+    own = {key: _written(part) for key, part in _own_parts(rank.module, optimizer).items()}
     name = f"rank-{rank.setup.rank}"
     save_file({key: part.local.contiguous().cpu() for key, part in own.items()}, folder / f"{name}.safetensors")
     index = {
@@ -128,6 +129,15 @@ def _assembled(indices: Sequence[tuple[Path, Any]], key: str, shape: tuple[int, 
                 part = file.get_slice(inside)[low - row : high - row]
             whole[low - start : high - start, column : column + columns] = part
     return whole.view(stop - start, *shape[1:])
+
+
+def _own_parts(module: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Part]:
+    return {**_model_parts(module), **_moment_parts(module, optimizer)}
+
+
+def _written(part: Part) -> Part:
+    """The part, or none of its rows where the first of several equal copies has them."""
+    return part if not part.copy else replace(part, stop=part.start, local=part.local[:0])
 
 
 def _model_parts(module: nn.Module) -> dict[str, Part]:

@@ -35,6 +35,17 @@ def mesh_of(setup: RankSetup) -> DeviceMesh:
     return init_device_mesh(device.type, (setup.world_size,), mesh_dim_names=("dp",))
 
 
+def shard_mesh(setup: RankSetup, mesh: DeviceMesh) -> DeviceMesh:
+    """What parameters are cut over: all ranks, or with `engine.shard_devices` neighbours that share one copy of the
+    states, of which there are then several (axes `replicate`, `shard`)."""
+    each = setup.role.engine.shard_devices or mesh.size()
+    if each == mesh.size():
+        return mesh
+    if mesh.size() % each:
+        raise InternalError(f"{each} ranks of `{setup.role.name}` cannot share a copy: it has {mesh.size()}")
+    return init_device_mesh(mesh.device_type, (mesh.size() // each, each), mesh_dim_names=("replicate", "shard"))
+
+
 def total(values: Tensor, mesh: DeviceMesh | None) -> Tensor:
     """The sum of `values` over all ranks, on every rank."""
     if mesh is not None and mesh.size() > 1:

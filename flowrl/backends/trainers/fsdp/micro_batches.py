@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from flowrl.algos.pairs import GROUP, SIGN
 from flowrl.algos.ragged import pad
 from flowrl.backends.batch import Batch, Column, IntArray, Ragged
+from flowrl.backends.trainers.fsdp.packing import packed_cut
 
 TOP = ("ref_top_log_probs", "ref_top_tokens")
 """Columns with K numbers at each place."""
@@ -32,6 +33,8 @@ class MicroBatch:
     """int64 [rows]."""
     columns: dict[str, Tensor]
     """Token columns float32 [rows, tokens], or [rows, tokens, K]; sample columns float32 [rows]."""
+    packed: bool = False
+    """Whether the model is to run the rows one after another, without their padding."""
 
 
 def cut(lengths: IntArray, budget_tokens: int, groups: IntArray | None = None) -> list[IntArray]:
@@ -68,13 +71,22 @@ def _cut_groups(lengths: IntArray, budget_tokens: int, groups: IntArray) -> list
 
 
 def micro_batches(
-    batch: Batch, budget_tokens: int, columns: Sequence[str], device: str, *, by_prompt: bool = False
+    batch: Batch,
+    budget_tokens: int,
+    columns: Sequence[str],
+    device: str,
+    *,
+    by_prompt: bool = False,
+    packed: bool = False,
 ) -> list[MicroBatch]:
     """All rows of `batch`, which has `tokens`, perhaps `loss_mask` (else all tokens but the first of a row count, which
-    nothing predicts), and `columns`. `by_prompt`: the rows of a prompt stay together."""
+    nothing predicts), and `columns`. `by_prompt`: the rows of a prompt stay together. `packed`: the budget is of tokens
+    without padding."""
     lengths = batch.ragged("tokens").lengths
     groups = batch.prompt_ids if by_prompt else None
-    return [_padded(batch.select(rows), rows, columns, device) for rows in cut(lengths, budget_tokens, groups)]
+    cuts = (packed_cut if packed else cut)(lengths, budget_tokens, groups)
+    made = (_padded(batch.select(rows), rows, columns, device) for rows in cuts)
+    return [replace(micro, packed=packed) for micro in made]
 
 
 def dummy(columns: Sequence[str], device: str) -> MicroBatch:

@@ -54,7 +54,9 @@ class ModelRank:
     ) -> list[MicroBatch]:
         """The batch's micro-batches, then dummies until every rank has as many: a forward pass of a sharded model is a
         collective, so ranks agree on their number before the first. `by_prompt`: rows of a prompt stay together."""
-        own = micro_batches(batch, budget_tokens, columns, self.setup.device, by_prompt=by_prompt)
+        own = micro_batches(
+            batch, budget_tokens, columns, self.setup.device, by_prompt=by_prompt, packed=self.setup.role.engine.packing
+        )
         missing = most(len(own), self.mesh) - len(own)
         return own + [dummy(columns, self.setup.device)] * missing
 
@@ -73,10 +75,17 @@ class ModelRank:
         parts: list[tuple[MicroBatch, tuple[Tensor, ...]]] = []
         with self.reading():
             for micro in self.cut(batch, params.micro_batch_tokens):
-                made = forward.log_probs(self.module, micro, params.temperature, with_entropy=with_entropy)
+                made = self.token_log_probs(micro, params.temperature, with_entropy=with_entropy)
                 parts.append((micro, tuple(m.masked_fill(~micro.mask, 0.0) for m in made if m is not None)))
         names = ("log_probs", "entropy") if with_entropy else ("log_probs",)
         return {name: collected(batch, parts, index) for index, name in enumerate(names)}
+
+    def token_log_probs(
+        self, micro: MicroBatch, temperature: float, *, with_entropy: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """As forward.log_probs, with logits made as the role's engine says."""
+        way = self.setup.role.engine.cross_entropy
+        return forward.log_probs(self.module, micro, temperature, with_entropy=with_entropy, cross_entropy=way)
 
     def top_log_probs(self, call: Call, batch: Batch, count: int) -> tuple[Ragged, Ragged]:
         """The `count` likeliest tokens at each place under `loss_mask`, 0 elsewhere, as [tokens, count]: their
@@ -115,6 +124,11 @@ class ModelRank:
     def offload(self) -> None:
         self._to("cpu")
 
+    def reduces(self, last: bool) -> None:
+        """Before each backward pass of an update: with ZeRO stage 1 gradients stay whole until the `last` one."""
+        if self.setup.role.engine.zero_stage == 1 and isinstance(self.module, FSDPModule):
+            self.module.set_requires_gradient_sync(last)
+
     def close(self) -> None:
         """Leave the process group once nothing of this process needs it any more."""
         self.module = torch.nn.Module()
@@ -123,7 +137,8 @@ class ModelRank:
         self.mesh = None
 
     def _to(self, device: str) -> None:
-        if next(self.module.parameters()).device != torch.device(device):
+        stays = self.setup.role.engine.parameter_offload
+        if not stays and next(self.module.parameters()).device != torch.device(device):
             self.module.to(device)
 
 

@@ -26,8 +26,9 @@ from flowrl.backends.batch import Batch, Ragged
 from flowrl.backends.contract import Call, Metrics
 from flowrl.backends.trainers.fsdp import forward
 from flowrl.backends.trainers.fsdp.group import largest, most, total
-from flowrl.backends.trainers.fsdp.micro_batches import MicroBatch
+from flowrl.backends.trainers.fsdp.micro_batches import MicroBatch, cut
 from flowrl.backends.trainers.fsdp.model_rank import DIFFERENCE_MAX, DIFFERENCE_MEAN, ModelRank, Sharing
+from flowrl.backends.trainers.fsdp.packing import padding_saved
 from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.graph.params import UpdateParams
 from flowrl.graph.signatures import LOSSES, update_reads
@@ -94,7 +95,9 @@ def update(
     with rank.reading():
         for part in begun.of(still=True):
             _forward(rank, part, params, begun, sums)
-    for part in begun.of(still=False):
+    moving = begun.of(still=False)
+    for place, part in enumerate(moving, start=1):
+        rank.reduces(place == len(moving))
         (_forward(rank, part, params, begun, sums) * rank.setup.world_size).backward()
     norm = _clip(rank, rank.setup.role.optimizer.max_grad_norm if rank.setup.role.optimizer else None)
     metrics = metrics_of(rank, sums, begun)
@@ -105,7 +108,18 @@ def update(
         group["lr"] = rate
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return {**metrics, "grad_norm": (norm, 1.0), "lr": (rate, 1.0)}
+    return {**metrics, **_packing_metrics(rank, params, batch), "grad_norm": (norm, 1.0), "lr": (rate, 1.0)}
+
+
+def _packing_metrics(rank: ModelRank, params: UpdateParams, batch: Batch) -> Metrics:
+    """What packing saves: the share of places that would be padding within the same budget of tokens."""
+    if not rank.setup.role.engine.packing:
+        return {}
+    lengths = batch.ragged("tokens").lengths
+    saved = padding_saved(lengths, cut(lengths, params.micro_batch_tokens))
+    own = torch.tensor([saved * len(lengths), len(lengths)], dtype=torch.float64, device=rank.setup.device)
+    weighted, rows = total(own, rank.mesh).tolist()
+    return {"padding_saved": (weighted / max(rows, 1.0), rows)}
 
 
 def begin(rank: Sharing, call: Call, params: UpdateParams, batch: Batch) -> Begun:
@@ -192,7 +206,7 @@ def _current(rank: ModelRank, micro: MicroBatch, params: UpdateParams) -> tuple[
         return forward.of_tokens(rank.module, micro, params.temperature, tokens), None
     # sft has no use for the entropy, which costs a pass over the vocabulary.
     with_entropy = params.entropy_coef != 0 or signature.ratio
-    return forward.log_probs(rank.module, micro, params.temperature, with_entropy=with_entropy)
+    return rank.token_log_probs(micro, params.temperature, with_entropy=with_entropy)
 
 
 def _rollout_slot(call: Call, batch: Batch) -> str | None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from flowrl.backends.casting import Pair, cast, castable
 from flowrl.backends.contract import Bytes, TensorSpec
@@ -33,6 +33,8 @@ class Part:
     start: int
     stop: int
     local: Tensor
+    copy: int = 0
+    """Which of several equal copies it is of; the first is the one that is written."""
 
 
 def parts(module: nn.Module) -> Iterator[Part]:
@@ -59,25 +61,30 @@ class Cut:
     mesh: DeviceMesh | None
     ranks: int = 1
     rank: int = 0
+    copy: int = 0
+    """Which of several copies its rows are of (`shard_devices`)."""
 
     @staticmethod
     def of(tensor: Tensor) -> Cut:
         if not isinstance(tensor, DTensor):
             return Cut(None)
-        return Cut(tensor.device_mesh, tensor.device_mesh.size(), tensor.device_mesh.get_local_rank())
+        mesh = tensor.device_mesh
+        if mesh.ndim == 1:
+            return Cut(mesh, mesh.size(), mesh.get_local_rank())
+        return Cut(mesh, mesh.size(1), mesh.get_local_rank(1), mesh.get_local_rank(0))
 
 
 def part_of(name: str, tensor: Tensor, cut: Cut | None = None) -> Part:
     shape = tuple(tensor.shape)
     if not isinstance(tensor, DTensor):
         return Part(name, shape, 0, shape[0], tensor.detach())
-    if tuple(tensor.placements) != (Shard(0),):
+    if tuple(tensor.placements) not in ((Shard(0),), (Replicate(), Shard(0))):
         raise InternalError(f"{name} is placed {tensor.placements}")
     cut = cut or Cut.of(tensor)
     start = min(cut.rank * -(-shape[0] // cut.ranks), shape[0])
     with torch.no_grad():  # the memory itself, and no node of a graph, which takes ten times as long
         local = tensor.to_local()
-    return Part(name, shape, start, start + local.shape[0], local)
+    return Part(name, shape, start, start + local.shape[0], local, cut.copy)
 
 
 @torch.no_grad()
@@ -87,6 +94,8 @@ def write(own: Iterable[Part], specs: Sequence[TensorSpec], buffer: Bytes, dtype
     threads, waiting, held = torch.get_num_threads(), list[Pair](), 0
     published = torch.from_numpy(buffer).view(dtype)
     for part, spec in zip(own, specs, strict=True):
+        if part.copy:
+            continue
         count = part.local.numel()
         start = (spec.offset + part.start * _row_bytes(spec, part)) // dtype.itemsize
         place, source = published[start : start + count], part.local.view(-1)
