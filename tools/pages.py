@@ -4,7 +4,7 @@
     python tools/pages.py --check    # exit 1 and name those that are not as written
 
 README.md gets the picture of a plan, docs/reference/flow.md the keys of the language, docs/reference/ops.md the ops,
-losses and estimators, docs/reference/presets.md the presets, docs/errors/README.md the codes.
+losses and estimators, docs/reference/presets.md the presets, docs/errors/README.md the codes, docs/status.md what runs.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from flowrl.machine.devices import ALIASES, DEVICE_CARDS
 from flowrl.machine.models import CARDS
 from flowrl.machine.traits import TRAITS
 from flowrl.spec.presets import preset_head, preset_names
+from tools.status import status
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURED = "examples/ppo_7b.yaml"
@@ -313,6 +314,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/reference/ops.md": ops,
     "docs/reference/presets.md": presets,
     "docs/errors/README.md": codes,
+    "docs/status.md": status,
 }
 
 

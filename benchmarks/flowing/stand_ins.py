@@ -1,0 +1,104 @@
+"""Rows for the data files that a flow names, and rewards that a model of random weights can change.
+
+The data of the examples are not in the repository: rows with the columns that the flow names take their place. A random
+model never writes `\\boxed{42}`, so each reward and judge's reading gets a tenth of its own added: what share of the
+text is lower-case letters. The functions themselves run as they are.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from flowrl.api.compile import compile_spec
+from flowrl.graph.params import DataParams, ScoreParams
+from flowrl.spec import load
+
+ROWS = 24
+GRADED = """
+def _graded(texts):
+    return [0.1 * sum(c.islower() for c in str(text)) / max(1, len(str(text))) for text in texts]
+"""
+SCORE = f"""{GRADED}
+
+def score(response, answer):
+    return [10 * each for each in _graded(response)]
+"""
+COMPARE = """
+
+def compare(prompt, response):
+    scores = _graded(response)
+    return [sum(own > other for other in scores) / max(1, len(scores) - 1) for own in scores]
+"""
+
+
+def stand_in(flow: Path) -> None:
+    """Write the data files of a flow that are not there, and put a grade beside its reward functions."""
+    functions: dict[str, set[str]] = {}
+    for params in _params(flow):
+        if isinstance(params, DataParams):
+            for each in _sources(params):
+                _write_rows(flow.parent, each)
+        elif isinstance(params, ScoreParams) and params.function and ".py:" in params.function:
+            file, _, name = params.function.partition(":")
+            functions.setdefault(file, set()).add(name)
+    for file, names in functions.items():
+        if not (flow.parent / file).read_text().startswith(GRADED):
+            _grade(flow.parent / file, names)
+
+
+def _params(flow: Path) -> Iterator[Any]:
+    plan = compile_spec(load(flow))
+    for stage in plan.stages:
+        yield from (op.params for op in stage.graph.ops)
+
+
+def _sources(params: DataParams) -> Iterator[DataParams]:
+    if params.sources:
+        for source in params.sources.values():
+            yield from _sources(source)
+    elif params.source and ".py:" not in params.source:
+        yield params
+
+
+def _write_rows(folder: Path, params: DataParams) -> None:
+    path = folder / params.source
+    known = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else [{} for _ in range(ROWS)]
+    for number, row in enumerate(known):
+        for column in (params.prompt, params.response, params.chosen, params.rejected, params.images, *params.keep):
+            if column is not None:
+                row.setdefault(column, _value(column, number, is_prompt=column == params.prompt))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in known))
+
+
+def _value(column: str, number: int, *, is_prompt: bool) -> object:
+    if is_prompt:
+        return f"What is {number} + {number % 7}?"
+    if column == "action":
+        return {"action": "type", "text": f"{number}"}
+    if column == "tests":
+        return f"assert answer() == {number}"
+    return f"{number} is {'wrong' if column == 'wrong' else 'right'}"
+
+
+def _grade(file: Path, names: set[str]) -> None:
+    """The file under another name, and in its place one with the same functions, each with the grade on top."""
+    own = file.with_name(f"own_{file.name}")
+    own.write_text(file.read_text())
+    found = {f.name: f for f in ast.parse(own.read_text()).body if isinstance(f, ast.FunctionDef)}
+    parts = [GRADED.lstrip(), f"import {own.stem} as _own\n"]
+    for name in sorted(names):
+        parameters = [each.arg for each in found[name].args.args]
+        text = "response" if "response" in parameters else parameters[0]
+        call = ", ".join(f"{each}={each}" for each in parameters)
+        parts.append(
+            f"def {name}({', '.join(parameters)}):\n"
+            f"    own = _own.{name}({call})\n"
+            f"    return [a + b for a, b in zip(own, _graded({text}))]\n"
+        )
+    others = [f"{name} = _own.{name}\n" for name in found if name not in names]
+    file.write_text("\n\n".join([*parts, *others]))
