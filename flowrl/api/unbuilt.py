@@ -38,8 +38,9 @@ def roles(is_meant: Callable[[Role], bool]) -> Find:
     return lambda stage: ((role.name, role.span) for role in stage.graph.roles if is_meant(role))
 
 
-def engines(is_meant: Callable[[EngineParams], bool]) -> Find:
-    return roles(lambda role: is_meant(role.engine))
+def engines(is_meant: Callable[[EngineParams], bool], but: str = "") -> Find:
+    """`but`: a backend that carries it out."""
+    return roles(lambda role: is_meant(role.engine) and role.backend != but)
 
 
 def placed(is_meant: Callable[[Role, Pool, RolePlacement], bool]) -> Find:
@@ -95,6 +96,12 @@ def _with_images(params: DataParams) -> bool:
     return params.images is not None or any(map(_with_images, params.sources.values()))
 
 
+def _gives_samples_only(op: Op) -> bool:
+    """Whether a reward that scores whole samples is asked for rewards of their turns or tokens."""
+    whole = isinstance(op.params, ScoreParams) and op.params.flavour in ("model", "judge", "sandbox")
+    return whole and any(field.name == "rewards" and field.unit is not Unit.SAMPLE for field in op.outputs)
+
+
 def _unwaited(policy: str) -> Find:
     """Timed edges whose policy cannot be carried out."""
 
@@ -116,8 +123,7 @@ def _refreshed(stage: StagePlan) -> Iterator[Place]:
 
 UNBUILT: tuple[Unbuilt, ...] = (
     # roles
-    Unbuilt("rewards of a turn", "`unit: sample`", writes("rewards", Unit.TURN)),
-    Unbuilt("rewards of a token", "`unit: sample`", writes("rewards", Unit.TOKEN)),
+    Unbuilt("rewards of a turn or token that no function gives", "`function`", ops(_gives_samples_only)),
     Unbuilt(
         "`on_error` of this kind of role",
         "`on_error` of a reward or of an environment",
@@ -144,26 +150,42 @@ UNBUILT: tuple[Unbuilt, ...] = (
         "all sequences of a call at once",
         roles(lambda r: r.engine.max_sequences is not None and r.backend == "hf"),
     ),
-    Unbuilt("`engine.packing`", "`packing: false`", engines(lambda e: e.packing)),
-    Unbuilt(
-        "`recompute: selective`",
-        "`none`, `full`",
-        placed(lambda role, pool, entry: entry.recompute == "selective" and role.backend != "megatron"),
-    ),
+    Unbuilt("`engine.packing` of this backend", "`packing: false`", engines(lambda e: e.packing, but="fsdp")),
     Unbuilt(
         "`engine.extra` of a role without a model",
         "`engine.extra` of roles with a model",
         roles(lambda r: bool(r.engine.extra) and r.model is None),
     ),
-    Unbuilt("`engine.zero_stage`", "stage 3", engines(lambda e: e.zero_stage not in (None, 3))),
-    Unbuilt("`engine.shard_devices`", "shards over all ranks", engines(lambda e: e.shard_devices is not None)),
+    Unbuilt(
+        "`engine.zero_stage` of this backend", "stage 3", engines(lambda e: e.zero_stage not in (None, 3), but="fsdp")
+    ),
+    Unbuilt(
+        "`engine.shard_devices` of this backend",
+        "shards over all ranks",
+        engines(lambda e: e.shard_devices is not None, but="fsdp"),
+    ),
     Unbuilt("`engine.optimizer_offload`", "`offload` between ops", engines(lambda e: e.optimizer_offload > 0)),
     Unbuilt("`engine.parameter_offload`", "`offload` between ops", engines(lambda e: e.parameter_offload)),
     Unbuilt("`engine.activation_offload`", "`recompute: full`", engines(lambda e: e.activation_offload)),
     Unbuilt("`load: broadcast`", "`parts`", engines(lambda e: e.load != "parts")),
-    Unbuilt("`engine.cross_entropy`", "`whole`", engines(lambda e: e.cross_entropy != "whole")),
-    Unbuilt("`gradient_dtype: bfloat16`", "`float32`", engines(lambda e: e.gradient_dtype != "float32")),
-    Unbuilt("`engine.master_dtype`", "`float32`", engines(lambda e: e.master_dtype not in (None, "float32"))),
+    Unbuilt(
+        "`cross_entropy: kernel` and `fused`",
+        "`whole`, `in_place`, `chunked`",
+        engines(lambda e: e.cross_entropy in ("kernel", "fused")),
+    ),
+    Unbuilt(
+        "`engine.cross_entropy` of this backend", "`whole`", engines(lambda e: e.cross_entropy != "whole", but="fsdp")
+    ),
+    Unbuilt(
+        "`gradient_dtype: bfloat16` of this backend",
+        "`float32`",
+        engines(lambda e: e.gradient_dtype != "float32", but="fsdp"),
+    ),
+    Unbuilt(
+        "`engine.master_dtype` of this backend",
+        "`float32`",
+        engines(lambda e: e.master_dtype not in (None, "float32"), but="fsdp"),
+    ),
     Unbuilt("`engine.compute_dtype: fp8`", "the model's dtype", engines(lambda e: e.compute_dtype != "auto")),
     Unbuilt(
         "`optimizer: {name: adamw_8bit}`",

@@ -57,6 +57,15 @@ VALIDATED = "- actor_infer.generate@val -> reward.score@val"
 TRAIN = "train: {source: rows.jsonl, prompt: question, keep: [answer], max_prompt_tokens: 16}"
 ENGINE: tuple[Edit, ...] = (("hidden_size: 32", "hidden_size: 128"), ("backend: hf", "backend: vllm, engine: {}"))
 
+
+def elsewhere(key: str) -> tuple[Edit, ...]:
+    """A key of a trainer's engine that backend `fsdp` carries out, on another one."""
+    return (
+        ("backend: fsdp, update: {loss: ppo}", f"backend: megatron, engine: {{{key}}}, update: {{loss: ppo}}"),
+        GPUS,
+    )
+
+
 EDITS: dict[str, tuple[Edit, ...]] = {
     "rewards of a turn": ((REWARD, REWARD.replace("}", ", unit: turn}")), ("estimator: grpo", "estimator: reinforce")),
     "rewards of a token": (
@@ -80,11 +89,10 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "`engine.max_sequences` of a generator that is no engine": (
         ("backend: hf", "backend: hf, engine: {max_sequences: 8}"),
     ),
-    "`engine.packing`": (("update: {loss: ppo}", "engine: {packing: true}, update: {loss: ppo}"),),
-    "`recompute: selective`": (("update: {loss: ppo}", "engine: {recompute: selective}, update: {loss: ppo}"),),
+    "`engine.packing` of this backend": elsewhere("packing: true"),
     "`engine.extra` of a role without a model": (("estimator: grpo", "estimator: grpo, engine: {extra: {a: 1}}"),),
-    "`engine.zero_stage`": (("update: {loss: ppo}", "engine: {zero_stage: 2}, update: {loss: ppo}"),),
-    "`engine.shard_devices`": (("update: {loss: ppo}", "engine: {shard_devices: 1}, update: {loss: ppo}"),),
+    "`engine.zero_stage` of this backend": elsewhere("zero_stage: 2"),
+    "`engine.shard_devices` of this backend": elsewhere("shard_devices: 1"),
     "`engine.optimizer_offload`": (("update: {loss: ppo}", "engine: {optimizer_offload: 0.5}, update: {loss: ppo}"),),
     "`engine.parameter_offload`": (("update: {loss: ppo}", "engine: {parameter_offload: true}, update: {loss: ppo}"),),
     "`engine.compute_dtype: fp8`": (GPUS, ("update: {loss: ppo}", "engine: {compute_dtype: fp8}, update: {loss: ppo}")),
@@ -92,9 +100,12 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         ("update: {loss: ppo}", "engine: {activation_offload: true}, update: {loss: ppo}"),
     ),
     "`load: broadcast`": (("update: {loss: ppo}", "engine: {load: broadcast}, update: {loss: ppo}"),),
-    "`engine.cross_entropy`": (("update: {loss: ppo}", "engine: {cross_entropy: fused}, update: {loss: ppo}"),),
-    "`gradient_dtype: bfloat16`": (("update: {loss: ppo}", "engine: {gradient_dtype: bfloat16}, update: {loss: ppo}"),),
-    "`engine.master_dtype`": (("update: {loss: ppo}", "engine: {master_dtype: bfloat16}, update: {loss: ppo}"),),
+    "`cross_entropy: kernel` and `fused`": (
+        ("update: {loss: ppo}", "engine: {cross_entropy: fused}, update: {loss: ppo}"),
+    ),
+    "`engine.cross_entropy` of this backend": elsewhere("cross_entropy: chunked"),
+    "`gradient_dtype: bfloat16` of this backend": elsewhere("gradient_dtype: bfloat16"),
+    "`engine.master_dtype` of this backend": elsewhere("master_dtype: bfloat16"),
     "`optimizer: {name: adamw_8bit}`": (("update: {loss: ppo}", "optimizer: {name: adamw_8bit}, update: {loss: ppo}"),),
     "a layout of fsdp with tp, cp or ep": (
         (
