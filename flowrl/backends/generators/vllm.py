@@ -11,7 +11,7 @@ it. Written for vLLM 0.32; the GPU paths (sleep levels, no eager mode) have not 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, Ragged, sample_ids
 from flowrl.backends.contract import LENGTH, STOP, Bytes, Call, Gather, RankSetup, Result, TensorSpec
 from flowrl.backends.generators.rollouts import Rollout, Rollouts, columns_of, metrics_of
+from flowrl.backends.generators.vllm_episodes import Speaks
 from flowrl.backends.generators.vllm_requests import Live, Sample
 from flowrl.backends.generators.vllm_settings import engine_arguments, is_cpu
 from flowrl.backends.generators.vllm_start import forget_process_groups, last_line, name_ranks, start_engine
@@ -30,7 +31,7 @@ from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
 from flowrl.graph.params import GenerateParams
 
 
-class VllmGenerator:
+class VllmGenerator(Speaks):
     """See the module. Raises FlowError FR0840 to FR0852 for what a flow or an installation has wrong."""
 
     def __init__(self, setup: RankSetup) -> None:
@@ -215,21 +216,35 @@ class VllmGenerator:
     def _begin(self, samples: Sequence[Sample], call: Call, params: GenerateParams, *, goes_on: bool = False) -> None:
         for sample in samples:
             seed = sample_seed(call.seed, call.op.id, sample.id)
-            prompt = {"prompt_token_ids": sample.prompt}
-            sampling = self._sampling(params, seed, len(sample.prompt), goes_on=goes_on)
-            adapter = None if self._lora is None else adapter_request()
-            self._engine.add_request(str(sample.id), prompt, sampling, lora_request=adapter)
+            limit = self._limit(params, len(sample.prompt))
+            self._request(str(sample.id), sample, params, seed, limit, goes_on=goes_on)
+        self._prepare(params)
+
+    def _request(
+        self, name: str, sample: Sample, params: GenerateParams, seed: int, limit: int, *, goes_on: bool = False
+    ) -> None:
+        sampling = self._sampling(params, seed, limit, goes_on=goes_on)
+        adapter = None if self._lora is None else adapter_request()
+        self._engine.add_request(name, {"prompt_token_ids": sample.prompt}, sampling, lora_request=adapter)
+
+    def _prepare(self, params: GenerateParams) -> None:
         self._engine.collective_rpc("flowrl_log_probs_of", args=(_whole_vocabulary(params),))
 
     def _step(self, live: Live) -> None:
+        for name in self._finished(live.stop, live.waiting):
+            live.done.append(live.waiting.pop(name))
+
+    def _finished(self, stop: Sequence[str], waiting: Mapping[str, Sample]) -> list[str]:
+        """One step of the engine: the requests that it has finished, each of which has what came of it."""
+        names: list[str] = []
         for output in self._engine.step():
-            stopped = self._holds_stop(output.outputs[0].token_ids, live.stop)
+            stopped = self._holds_stop(output.outputs[0].token_ids, stop)
             if stopped and not output.finished:
                 self._engine.abort_request([output.request_id], internal=False)
             if stopped or output.finished:
-                sample = live.waiting.pop(output.request_id)
-                sample.take(output.outputs[0], stopped)
-                live.done.append(sample)
+                waiting[output.request_id].take(output.outputs[0], stopped)
+                names.append(output.request_id)
+        return names
 
     def _go_on(self, going: dict[str, Rollout]) -> None:
         """One step of a session that goes on: outputs hold the tokens that are new, made with the version of now."""
@@ -268,7 +283,7 @@ class VllmGenerator:
         room = self._context_of(params) - prompt_tokens
         return min(room, params.max_response_tokens, params.max_turn_tokens or params.max_response_tokens)
 
-    def _sampling(self, params: GenerateParams, seed: int, prompt_tokens: int, *, goes_on: bool) -> Any:
+    def _sampling(self, params: GenerateParams, seed: int, limit: int, *, goes_on: bool) -> Any:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -278,7 +293,7 @@ class VllmGenerator:
             top_p=params.top_p,
             top_k=params.top_k,
             seed=seed,
-            max_tokens=self._limit(params, prompt_tokens),
+            max_tokens=limit,
             stop_token_ids=[self._codec.eos_id],
             logprobs=0,
             detokenize=False,

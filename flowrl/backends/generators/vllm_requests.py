@@ -24,6 +24,11 @@ class Sample:
     log_probs: list[float] = field(default_factory=list[float])
     finish_reason: int = STOP
 
+    @property
+    def ended(self) -> bool:
+        """Whether it came to an end of its own, not to its limit."""
+        return self.finish_reason == STOP
+
     def take(self, output: Any, stopped: bool) -> None:
         """`output`: vLLM's CompletionOutput with the log-prob of each sampled token."""
         self.response = list(output.token_ids)
