@@ -10,16 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from flowrl.api.compile import compile_spec
 from flowrl.backends.batch import Batch
 from flowrl.backends.contract import Call, RankSetup, Result
 from flowrl.backends.registry import make_rank
+from flowrl.diag.diagnostic import FlowError
 from flowrl.graph.graph import Kind
 from flowrl.runtime.launchers.inline import InlineLauncher
+from flowrl.runtime.launchers.ray import RayLauncher
 from flowrl.runtime.run import RunOptions, run
 from flowrl.runtime.session import SessionOptions
 from flowrl.spec import load
+from tests.conftest import Told
 
 MODEL = """\
     source: {architecture: qwen2, tokenizer: characters, hidden_size: 32, layers: 1, heads: 2, kv_heads: 2,
@@ -200,3 +204,12 @@ def test_a_run_of_episodes_is_the_same_again(tmp_path: Path) -> None:
         given.append(watched.given["advantage"][0][0])
     for name in ("turn_rewards", "state_key"):
         assert given[0].ragged(name).values.tolist() == given[1].ragged(name).values.tolist()
+
+
+def test_ray_says_that_it_cannot(tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("flow.yaml").write_text(LAKE)
+    plan = compile_spec(load("flow.yaml"))
+    with pytest.raises(FlowError) as caught:
+        RayLauncher().start(plan, plan.stages[0], tmp_path, None)
+    told(caught.value, "FR0863")
