@@ -263,12 +263,15 @@ def upstream(graph: Graph, op: Op) -> Iterator[Op]:
 
 
 def longest_sample_tokens(graph: Graph) -> int | None:
-    """Longest prompt + response in tokens that the flow allows; None if some data set or generator has no limit."""
+    """Longest prompt + response in tokens that the flow allows, or the longest context where prompts have no limit, as
+    those of environments; None if there is neither."""
     prompts = [op.params.max_prompt_tokens for op in graph.ops if isinstance(op.params, DataParams)]
     responses = [op.params.max_response_tokens for op in graph.ops if isinstance(op.params, GenerateParams)]
     limits = [limit for limit in prompts if limit is not None]
     if not responses or len(limits) < len(prompts):
-        return None
+        contexts = [op.params.max_context_tokens for op in graph.ops if isinstance(op.params, GenerateParams)]
+        known = [context for context in contexts if context is not None]
+        return max(known) if known and len(known) == len(contexts) else None
     return max(limits, default=0) + max(responses)
 
 
