@@ -1,8 +1,8 @@
 """Rows for the data files that a flow names, and rewards that a model of random weights can change.
 
 The data of the examples are not in the repository: rows with the columns that the flow names take their place. A random
-model never writes `\\boxed{42}`, so each reward and judge's reading gets a tenth of its own added: what share of the
-text is lower-case letters. The functions themselves run as they are.
+model never writes `\\boxed{42}`, so to each reward, judge's reading and turn in a game of GEM a tenth is added: of what
+share of the text is lower-case letters. The functions and games themselves run as they are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrl.api.compile import compile_spec
-from flowrl.graph.params import DataParams, ScoreParams
+from flowrl.graph.params import DataParams, EnvParams, ScoreParams
 from flowrl.spec import load
 
 ROWS = 24
@@ -34,6 +34,26 @@ def compare(prompt, response):
     return [sum(own > other for other in scores) / max(1, len(scores) - 1) for own in scores]
 """
 
+GAME = """{grade}
+
+from flowrl.backends.envs.of_gem import maker
+
+
+class Graded:
+    def __init__(self, {parameters}):
+        self._own = maker("{id}")({arguments})
+
+    def reset(self, *, seed=None, options=None):
+        return self._own.reset(seed=seed, options=options)
+
+    def step(self, action):
+        observation, reward, *rest = self._own.step(action)
+        return observation, reward + _graded([action])[0], *rest
+
+    def close(self):
+        self._own.close()
+"""
+
 
 def stand_in(flow: Path) -> None:
     """Write the data files of a flow that are not there, and put a grade beside its reward functions."""
@@ -45,6 +65,8 @@ def stand_in(flow: Path) -> None:
         elif isinstance(params, ScoreParams) and params.function and ".py:" in params.function:
             file, _, name = params.function.partition(":")
             functions.setdefault(file, set()).add(name)
+        elif isinstance(params, EnvParams) and params.env.startswith("gem:"):
+            _grade_game(flow, params)
     for file, names in functions.items():
         if not (flow.parent / file).read_text().startswith(GRADED):
             _grade(flow.parent / file, names)
@@ -83,6 +105,21 @@ def _value(column: str, number: int, *, is_prompt: bool) -> object:
     if column == "tests":
         return f"assert answer() == {number}"
     return f"{number} is {'wrong' if column == 'wrong' else 'right'}"
+
+
+def _grade_game(flow: Path, params: EnvParams) -> None:
+    """The game behind a class of the flow's own, which adds the grade of each turn."""
+    text = flow.read_text()
+    if params.env not in text:
+        return
+    game = GAME.format(
+        grade=GRADED.strip(),
+        id=params.env.removeprefix("gem:"),
+        parameters=", ".join(f"{name}={value!r}" for name, value in params.args.items()),
+        arguments=", ".join(f"{name}={name}" for name in params.args),
+    )
+    (flow.parent / "graded_game.py").write_text(game)
+    flow.write_text(text.replace(params.env, "graded_game.py:Graded"))
 
 
 def _grade(file: Path, names: set[str]) -> None:

@@ -176,10 +176,15 @@ def test_padding_and_the_cut_into_micro_batches_change_nothing(batch: Padded, na
 
 
 @given(st.floats(-3, 0), st.floats(-3, 0))
-def test_kl_forms(p: float, q: float) -> None:
+def test_kl_forms_and_their_gradients(p: float, q: float) -> None:
+    """Schulman 2020, with d = log p - log q: d, d²/2 and exp(-d) - 1 + d, with slopes 1, d, 1 - exp(-d) in log p."""
+    slopes = {"k1": 1.0, "k2": p - q, "k3": 1 - math.exp(q - p)}
     for form, function in KL.items():
-        got = function(torch.tensor(p, dtype=torch.float64), torch.tensor(q, dtype=torch.float64)).item()
-        assert got == pytest.approx(reference.kl(form, p, q), abs=1e-9)
+        own = torch.tensor(p, dtype=torch.float64, requires_grad=True)
+        got = function(own, torch.tensor(q, dtype=torch.float64))
+        assert got.item() == pytest.approx(reference.kl(form, p, q), abs=1e-9)
+        (slope,) = torch.autograd.grad(got, own)
+        assert slope.item() == pytest.approx(slopes[form], abs=1e-9)
     assert reference.kl("k3", p, q) >= -1e-12
 
 
