@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from flowrl.backends.trainers.megatron.plain import odd_keys
 from flowrl.diag.span import Span
-from flowrl.graph.graph import Edge, EdgeKind, Kind, Model, Op, Role
-from flowrl.graph.params import DataParams, EngineParams, FilterParams
+from flowrl.graph.graph import Edge, Kind, Model, Op, Role
+from flowrl.graph.params import DataParams, EngineParams, FilterParams, ScoreParams
 from flowrl.graph.types import Unit
 from flowrl.plan.plan import Pool, RolePlacement, StagePlan
 from flowrl.program.sessions import sessions_that_go_on
@@ -76,10 +76,6 @@ def models(is_meant: Callable[[Model], bool], key: str = "") -> Find:
     return lambda stage: ((m.name, m.spans.get(key, m.span)) for m in stage.graph.models if is_meant(m))
 
 
-def writes(name: str, unit: Unit | None = None) -> Find:
-    return ops(lambda op: any(field.name == name and unit in (None, field.unit) for field in op.outputs))
-
-
 def step(is_meant: Callable[[StagePlan], bool], key: str) -> Find:
     return lambda stage: [(stage.name, stage.graph.step.spans.get(key))] if is_meant(stage) else []
 
@@ -111,14 +107,6 @@ def _unwaited(policy: str) -> Find:
         return ((f"{edge.id}", edge.span) for edge, asked, _ in refused(stage) if asked == policy)
 
     return find
-
-
-def _refreshed(stage: StagePlan) -> Iterator[Place]:
-    """Weights that travel to a scorer or a reward model."""
-    kinds = {role.name: role.kind for role in stage.graph.roles}
-    for edge in stage.graph.edges:
-        if edge.kind is EdgeKind.WEIGHTS and kinds[edge.target] is not Kind.GENERATOR:
-            yield edge.id, edge.span
 
 
 UNBUILT: tuple[Unbuilt, ...] = (
@@ -221,7 +209,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
     # data
     Unbuilt("images", "text prompts", data(_with_images)),
     # edges
-    Unbuilt("a choice of the fields that travel", "the fields that are read", edges(lambda e: bool(e.fields))),
     Unbuilt("a transport of one's own", "shared memory", edges(lambda e: e.transport is not None)),
     Unbuilt(
         "`on_timeout: retry` where the other end keeps state or hands on in parts",
@@ -233,8 +220,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
         "`abort`, or `drop` of rows that are read by sample",
         _unwaited("drop"),
     ),
-    Unbuilt("weights that travel to a scorer or a reward", "weights that travel to a generator", _refreshed),
-    Unbuilt("`every_updates`", "one version a step, or `every_steps`", edges(lambda e: e.every_updates is not None)),
     # step, schedule, run
     Unbuilt(
         "partial rollout of this generator",

@@ -7,7 +7,7 @@ for str, messages and json, a tuple of Python values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -60,6 +60,10 @@ class Batch:
     def select(self, indices: Sequence[int] | IntArray) -> Batch:
         index = np.asarray(indices, dtype=np.int64)
         return Batch(self.ids[index], self.prompt_ids[index], {k: take(v, index) for k, v in self.columns.items()})
+
+    def only(self, names: Collection[str]) -> Batch:
+        """The columns that have one of these names."""
+        return Batch(self.ids, self.prompt_ids, {name: c for name, c in self.columns.items() if name in names})
 
     def ragged(self, name: str) -> Ragged:
         column = self.columns[name]

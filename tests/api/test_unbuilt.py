@@ -67,9 +67,11 @@ def elsewhere(key: str) -> tuple[Edit, ...]:
 
 
 EDITS: dict[str, tuple[Edit, ...]] = {
-    "rewards of a turn": ((REWARD, REWARD.replace("}", ", unit: turn}")), ("estimator: grpo", "estimator: reinforce")),
-    "rewards of a token": (
-        (REWARD, REWARD.replace("}", ", unit: token}")),
+    "rewards of a turn or token that no function gives": (
+        (
+            REWARD,
+            'reward: {judge: {template: judge.j2, parse: "judge.py:parse", endpoint: "https://judge/v1"}, unit: token}',
+        ),
         ("estimator: grpo", "estimator: reinforce"),
     ),
     "`on_error` of this kind of role": (("estimator: grpo", "estimator: grpo, on_error: drop"),),

@@ -61,10 +61,12 @@ def hard(response, domain, level):
 ROWS = [("code", 1), ("math", 1), ("math", 2), ("code", 7), ("math", 3), ("math", 2), ("math", 2), ("math", 3)]
 
 
-def carried_out(folder: Path, rows: list[tuple[object, object]], text: str = FLOW) -> list[dict[str, Any]]:
+def carried_out(
+    folder: Path, rows: list[tuple[object, object]], text: str = FLOW, functions: str = REWARDS
+) -> list[dict[str, Any]]:
     lines = ({"task": f"{domain} {level}", "domain": domain, "level": level} for domain, level in rows)
     (folder / "rows.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "rewards.py").write_text(REWARDS)
+    (folder / "rewards.py").write_text(functions)
     (folder / "flow.yaml").write_text(text.replace("ON_ERROR", ""))
     plan = compile_spec(load(folder / "flow.yaml", ()))
     preflight(plan)
@@ -100,3 +102,27 @@ def test_a_value_without_a_route_is_told(tmp_path: Path, told: Told, value: obje
     with pytest.raises(FlowError) as failed:
         carried_out(tmp_path, [*ROWS[:3], (value, 1)], text)
     told(failed.value, "FR0873", "null" if value is None else "")
+
+
+def test_rewards_of_tokens_are_combined_and_trained_on(tmp_path: Path) -> None:
+    """Own tokens are worth their place, and a tenth more in all: 4 of them give 0.1 x 4 + 1 + 2 + 3 + 4 at most."""
+    parts = """  code: {kind: reward, function: "rewards.py:places", unit: token}
+  easy: {kind: reward, function: "rewards.py:tenths", unit: token}
+  reward: {combine: {code: 1.0, easy: 0.5}, unit: token}
+  advantage: {estimator: reinforce}
+edges:
+  - actor_infer.generate -> code.score, easy.score
+  - code.score, easy.score -> reward.score
+"""
+    text = FLOW[: FLOW.index("  code:")] + parts + FLOW[FLOW.index("  - data.train") :]
+    text = text.replace("  - actor_infer.generate -> reward.score\n", "")
+    functions = """
+def places(response, loss_mask):
+    return [[float(n) for n in range(1, sum(own) + 1)] for own in loss_mask]
+
+def tenths(tokens):
+    return [[0.2 for _ in row] for row in tokens]
+"""
+    (first, *_) = carried_out(tmp_path, list(ROWS), text, REWARDS + functions)
+    assert 1.0 < first["code.rewards"] <= 10.0
+    assert first["reward.rewards"] == pytest.approx(first["code.rewards"] + 0.5 * first["easy.rewards"], rel=1e-5)

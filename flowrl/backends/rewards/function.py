@@ -9,11 +9,14 @@ group away.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
-from flowrl.backends.batch import Batch
+from flowrl.backends.batch import Batch, Ragged
 from flowrl.backends.contract import Call, RankSetup, Result
+from flowrl.backends.rewards.places import Floats, Places, parameters_of
 from flowrl.backends.rewards.settled import ABORT, row_name, settled
 from flowrl.backends.user_code import Fault, UserCodeError
 from flowrl.backends.user_process.here import Here
@@ -24,6 +27,7 @@ from flowrl.diag.diagnostic import Diagnostic, FlowError, InternalError, diagnos
 from flowrl.diag.span import Span
 from flowrl.graph.graph import Op
 from flowrl.graph.params import ScoreParams
+from flowrl.graph.types import Unit
 
 STARTS = 10
 """Times that a function may end its process in one call of the op before the rows not tried are given up: so many find
@@ -45,26 +49,36 @@ class FunctionReward:
             raise
 
     def call(self, call: Call, batch: Batch) -> Result:
-        """score: any columns → `rewards` float32 [rows]. compare: the same, the function called once for each group."""
+        """score: any columns → `rewards` float32 [rows], or for each token or turn of a row. compare: the same, the
+        function called once for each group."""
         if call.op.method not in ("score", "compare"):
             raise InternalError(f"a reward function has no op {call.op.id}")
-        before = self._restarts()
+        before, unit = self._restarts(), next((f.unit for f in call.op.outputs if f.name == "rewards"), Unit.SAMPLE)
         groups = _groups(batch) if call.op.method == "compare" else [np.arange(len(batch))]
-        rewards = np.full(len(batch), np.nan, dtype=np.float32)
+        rewards, lists = np.full(len(batch), np.nan, dtype=np.float32), dict[int, Floats]()
+        places = None if unit is Unit.SAMPLE else Places.of(batch, unit)
         for rows in groups:
-            rewards[rows] = self.scores(call, batch.select(rows))
+            rewards[rows] = self.scores(call, batch.select(rows), lists, places)
         restarts = self._restarts() - before
         more = {"restarts": (float(restarts), 1.0)} if restarts else None
-        return settled(batch, rewards, self._setup.role.on_error, more)
+        made = settled(batch, rewards, self._setup.role.on_error, more)
+        return made if places is None else _spread(made, places, lists)
 
-    def scores(self, call: Call, batch: Batch) -> npt.NDArray[np.float32]:
+    def scores(
+        self, call: Call, batch: Batch, lists: dict[int, Floats] | None = None, places: Places | None = None
+    ) -> Floats:
         """What the op's function gives each row, NaN where it gives none. With `on_error: abort` that raises
-        FlowError."""
+        FlowError. `places`: it gives several numbers a row, which are put into `lists` by the row's id; the row's own
+        is their sum."""
         params = call.op.params
         if not isinstance(params, ScoreParams) or params.function is None:
             raise InternalError(f"`{call.op.id}` has no function")
         span, aborts = _place(call.op), self._setup.role.on_error == ABORT
         scorer = _Scorer(params, self._function(params.function, span), span, first_only=aborts)
+        if places is not None:
+            scorer.ragged, scorer.lists = places, {} if lists is None else lists
+            names = parameters_of(params.function, self._setup.folder)
+            batch = batch if names is None else batch.only(names)
         rewards, fault = scorer.score(batch)
         if fault is not None and aborts:
             raise FlowError(fault)
@@ -82,6 +96,14 @@ class FunctionReward:
         if name not in self._functions:
             self._functions[name] = started(self._setup, name, span)
         return self._functions[name]
+
+
+def _spread(made: Result, places: Places, lists: Mapping[int, Floats]) -> Result:
+    """The rewards of each row's places; 0 in all of a row that has none and stays."""
+    batch = made.batch
+    assert batch is not None
+    rows = [lists[id] if id in lists else places.zeros(id) for id in batch.ids.tolist()]
+    return Result(Batch(batch.ids, batch.prompt_ids, {"rewards": Ragged.of(rows, np.float32)}), made.metrics)
 
 
 def _groups(batch: Batch) -> list[npt.NDArray[np.int64]]:
@@ -110,6 +132,8 @@ class _Scorer:
         self._name = f"{params.function}"
         self._first_only = first_only
         self._starts = STARTS
+        self.ragged: Places | None = None
+        self.lists: dict[int, Floats] = {}
 
     def score(self, batch: Batch) -> Rewards:
         if not len(batch) or self._starts < 1:
@@ -124,7 +148,8 @@ class _Scorer:
 
     def _run(self, batch: Batch) -> Scored:
         columns = packed(batch)
-        return self._function.call(self._params.timeout_seconds, len(batch), columns, self._params.args)
+        ragged, seconds = self.ragged is not None, self._params.timeout_seconds
+        return self._function.call(seconds, len(batch), columns, self._params.args, ragged=ragged)
 
     def _row_by_row(self, batch: Batch, error: UserCodeError) -> Rewards:
         """The function raised on all rows together: find the rows that it raises on alone."""
@@ -150,11 +175,30 @@ class _Scorer:
         if scored.miscounted is not None:
             facts = {"function": self._name, "found": scored.miscounted, "rows": len(batch)}
             return _none(batch), diagnose("FR0823", self._span, **facts)
+        if self.ragged is not None and scored.lengths is not None:
+            return self._check_lists(batch, scored, self.ragged)
         rewards = np.frombuffer(scored.scores, dtype=np.float64).astype(np.float32)
         if scored.odd is None:
             return rewards, None
         row, found = scored.odd
         return rewards, diagnose("FR0824", self._span, function=self._name, found=found, row=row_name(batch, row))
+
+    def _check_lists(self, batch: Batch, scored: Scored, places: Places) -> Rewards:
+        """As `_check`, of several numbers a row."""
+        flat = np.frombuffer(scored.scores, dtype=np.float64).astype(np.float32)
+        ends = np.cumsum(np.frombuffer(scored.lengths or b"", dtype=np.int64))[:-1]
+        rewards, odd = np.full(len(batch), np.nan, dtype=np.float32), scored.odd
+        for row, numbers in enumerate(np.split(flat, ends) if len(batch) else []):
+            id = int(batch.ids[row])
+            fitting = numbers if np.isnan(numbers).any() else places.fit(id, numbers)
+            if fitting is None:
+                odd = odd if odd is not None and odd[0] < row else (row, f"{len(numbers)} values for {places.told(id)}")
+            elif not np.isnan(fitting).any():
+                self.lists[id], rewards[row] = fitting, fitting.sum()
+        if odd is None:
+            return rewards, None
+        row = row_name(batch, odd[0])
+        return rewards, diagnose("FR0824", self._span, function=self._name, found=odd[1], row=row)
 
     def _fault(self, error: UserCodeError, batch: Batch) -> Diagnostic:
         notes, name = printed_note(error.printed), self._name

@@ -8,7 +8,6 @@ models favour the answer that stands first.
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -24,6 +23,7 @@ from flowrl.backends.rewards.endpoint import Answer, Endpoint, EndpointError
 from flowrl.backends.rewards.function import FunctionReward
 from flowrl.backends.rewards.judge_model import GENERATORS, JudgeModel, generate_params
 from flowrl.backends.rewards.judge_template import JudgeTemplate
+from flowrl.backends.rewards.places import parameters_of
 from flowrl.backends.rewards.settled import ABORT, row_name, settled
 from flowrl.backends.seeds import sample_seed
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
@@ -204,11 +204,7 @@ def shares_of(pairs: Sequence[Pair], won: npt.NDArray[np.float32], rows: int) ->
 
 def first_parameter(function: str, folder: Path) -> str:
     """The name that a function of the user's gives its first parameter."""
-    place, _, name = function.rpartition(":")
-    tree = ast.parse((folder / place).read_text(encoding="utf-8"))
-    made = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) and n.name == name]
-    arguments = [a.arg for n in made[-1:] for a in (*n.args.args, *n.args.kwonlyargs)]
-    return arguments[0] if arguments else "reply"
+    return next(iter(parameters_of(function, folder) or ()), "reply")
 
 
 def _firsts(prompt_ids: IntArray) -> list[int]:

@@ -5,13 +5,16 @@ It reads text, prompt and response, which its own tokenizer makes tokens of, an 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from flowrl.backends.batch import Batch
-from flowrl.backends.contract import Call, RankSetup, Result
+from flowrl.backends.contract import Bytes, Call, RankSetup, Result, TensorSpec
 from flowrl.backends.rewards.settled import ABORT, row_name, settled
+from flowrl.backends.trainers.fsdp import weights
 from flowrl.backends.trainers.fsdp.model_rank import ModelRank
 from flowrl.backends.trainers.fsdp.texts import Texts
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
@@ -52,6 +55,9 @@ class ModelReward:
             facts = {"function": role.model, "found": f"{rewards[wrong[0]]}", "row": row_name(batch, wrong[0])}
             raise FlowError(diagnose("FR0824", role.span, **facts))
         return np.where(np.isfinite(rewards), rewards, np.float32(np.nan))
+
+    def read_weights(self, manifest: Sequence[TensorSpec], buffer: Bytes, version: int) -> None:
+        weights.read(weights.parts(self._rank.module), manifest, buffer)
 
     def load(self) -> None:
         self._rank.load()

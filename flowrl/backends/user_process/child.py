@@ -34,7 +34,7 @@ from flowrl.backends.user_process.messages import (
     from_rank,
     of_function,
 )
-from flowrl.backends.user_process.scores import scores_of
+from flowrl.backends.user_process.scores import process_scores_of, scores_of
 from flowrl.backends.user_process.tree import die_with_parent
 from flowrl.diag.diagnostic import FlowError
 
@@ -90,7 +90,7 @@ def _answer(message: Any) -> Reply:
             from flowrl.backends.user_process.columns import columns_of  # which rewards never need
 
             return columns_of(value, message.rows, message.outputs)
-        return scores_of(value, message.rows)
+        return (process_scores_of if message.ragged else scores_of)(value, message.rows)
     except UserCodeError as error:
         return Raised(error.told)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from flowrl.backends.user_code import call_function, load_function
 from flowrl.backends.user_process.columns import columns_of
 from flowrl.backends.user_process.messages import Called, Packed, Scored
-from flowrl.backends.user_process.scores import scores_of
+from flowrl.backends.user_process.scores import process_scores_of, scores_of
 from flowrl.diag.span import Span
 
 
@@ -22,10 +22,17 @@ class Here:
         self._function = load_function(name, folder, span)
 
     def call(
-        self, timeout_seconds: float | None, rows: int, columns: Mapping[str, Packed], args: Mapping[str, object]
+        self,
+        timeout_seconds: float | None,
+        rows: int,
+        columns: Mapping[str, Packed],
+        args: Mapping[str, object],
+        *,
+        ragged: bool = False,
     ) -> Scored:
         lists = {name: column.rows() for name, column in columns.items()}
-        return scores_of(call_function(self._function, timeout_seconds, **lists, **args), rows)
+        value = call_function(self._function, timeout_seconds, **lists, **args)
+        return (process_scores_of if ragged else scores_of)(value, rows)
 
     def columns(
         self, rows: int, columns: Mapping[str, Packed], args: Mapping[str, object], outputs: Sequence[str]

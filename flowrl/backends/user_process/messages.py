@@ -41,6 +41,8 @@ class Ask(msgspec.Struct, frozen=True):
     args: dict[str, object]
     outputs: tuple[str, ...] = ()
     """Columns that it returns; none: a reward, one number a row."""
+    ragged: bool = False
+    """Whether the reward of a row is a list of numbers: process rewards."""
 
 
 class Loaded(msgspec.Struct, frozen=True, tag="loaded"):
@@ -58,6 +60,8 @@ class Scored(msgspec.Struct, frozen=True, tag="scored"):
 
     scores: bytes = b""
     """float64 of each row, NaN where it gave no finite number; nothing if the count is wrong."""
+    lengths: bytes | None = None
+    """int64 of each row, where a row has several: how many of the scores are its own."""
     odd: tuple[int, str] | None = None
     """The first row without a number, and what it gave in its place."""
     miscounted: str | None = None

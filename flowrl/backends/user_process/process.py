@@ -105,10 +105,18 @@ class UserProcess:
         return self._starts - 1
 
     def call(
-        self, timeout_seconds: float | None, rows: int, columns: Mapping[str, Packed], args: Mapping[str, object]
+        self,
+        timeout_seconds: float | None,
+        rows: int,
+        columns: Mapping[str, Packed],
+        args: Mapping[str, object],
+        *,
+        ragged: bool = False,
     ) -> Scored:
-        """Raises UserCodeError: the function raised, was not done in time, ended its process or held too much."""
-        return self._ask(Ask(self._load.name, rows, dict(columns), dict(args)), timeout_seconds, Scored)
+        """`ragged`: several numbers a row. Raises UserCodeError: the function raised, was not done in time, ended its
+        process or held too much."""
+        asked = Ask(self._load.name, rows, dict(columns), dict(args), ragged=ragged)
+        return self._ask(asked, timeout_seconds, Scored)
 
     def columns(
         self, rows: int, columns: Mapping[str, Packed], args: Mapping[str, object], outputs: Sequence[str]

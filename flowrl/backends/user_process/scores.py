@@ -30,6 +30,23 @@ def scores_of(value: object, rows: int) -> Scored:
     return Scored(scores=found.tobytes(), odd=odd)
 
 
+def process_scores_of(value: object, rows: int) -> Scored:
+    """A list of finite numbers for each row. A row with anything else is one NaN."""
+    lists = cast("Mapping[str, object]", value).get("rewards") if isinstance(value, Mapping) else value
+    if not is_list(lists) or len(cast("Sized", lists)) != rows:
+        return Scored(miscounted=counted(lists))
+    found, lengths = array("d"), array("q")
+    odd: tuple[int, str] | None = None
+    for row, scores in enumerate(cast("Sequence[object]", lists)):
+        numbers = [_number(score) for score in cast("Sequence[object]", scores)] if is_list(scores) else [None]
+        if None in numbers:
+            odd = odd or (row, _named(scores))
+            numbers = [math.nan]
+        found.extend(cast("list[float]", numbers))
+        lengths.append(len(numbers))
+    return Scored(scores=found.tobytes(), lengths=lengths.tobytes(), odd=odd)
+
+
 def counted(scores: object) -> str:
     """How many values there are, or what is there in their place."""
     if not is_list(scores):

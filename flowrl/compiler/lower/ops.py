@@ -170,7 +170,10 @@ def _route_spans(stage: Stage, role: schema.RewardRole, op: Op) -> dict[str, Spa
 
 def _score_inputs(stage: Stage, role: schema.RewardRole, op: Op) -> tuple[Input, ...] | None:
     if role.flavour == "function":
-        return _function_inputs(stage, op, role.function or "", role.args)
+        inputs = _function_inputs(stage, op, role.function or "", role.args)
+        if inputs is None or role.unit == "sample" or any(i.slot == "loss_mask" for i in inputs):
+            return inputs
+        return (*inputs, slot("loss_mask"))  # where a row's tokens and turns are
     if role.sandbox is not None:
         return (slot("response"), _column(role.sandbox.tests))
     if role.combine is not None:

@@ -146,7 +146,7 @@ CODES: tuple[Code, ...] = (
         id="FR0824",
         headline="reward that is no number",
         label="`{function}` returned {found} for {row}",
-        why="a reward is a finite number",
+        why="a reward is a finite number, and with `unit: token` or `unit: turn` a list with one for each of them",
         help="return a float, or write `on_error: default` (score 0) or `on_error: drop` on the role",
         exit_code=5,
     ),

@@ -14,7 +14,7 @@ from flowrl.backends.rewards.function import STARTS, FunctionReward
 from flowrl.diag.diagnostic import FlowError
 from flowrl.graph.graph import Kind, Op, Role
 from flowrl.graph.params import ScoreParams
-from flowrl.graph.types import Granularity
+from flowrl.graph.types import Field, Granularity, Unit
 from flowrl.plan.plan import Layout
 from tests.backends.placed import REWARD, placed
 from tests.conftest import Told
@@ -64,6 +64,19 @@ def ends_on_c(response):
     if "c" in response:
         os._exit(3)
     return [1.0 for _ in response]
+
+def steps(loss_mask, bonus=1.0):
+    return [[bonus if own else 0.0 for own in row] for row in loss_mask]
+
+async def own_steps(response):
+    return [[float(n) for n in range(len(text))] for text in response]
+
+def odd_steps(response):
+    return [[math.nan, 1.0] if text == "c" else None if text == "d" else [1.0, 1.0] for text in response]
+
+def best(prompt, response):
+    assert len(set(prompt)) == 1
+    return [float(text == max(response)) for text in response]
 
 def pid(response):
     import os
@@ -257,3 +270,73 @@ def test_overlong_is_dapos_soft_punishment() -> None:
     masks = [[False, False] + [True] * n for n in lengths]
     # DAPO (Yu et al. 2025), eq. 13 with L_max = 20, L_cache = 4, by hand.
     assert overlong(masks, max_tokens=20, buffer_tokens=4) == [0.0, 0.0, 0.0, -0.5, -1.0, -1.0]
+
+
+MASK = [[0, 1, 1, 0, 1], [0, 1], [1, 0, 1], [0, 0, 1, 1]]
+"""Own tokens 3, 1, 2, 2 and turns 2, 1, 2, 1 of the four rows."""
+
+
+def process_rows(responses: tuple[str, ...] = ("aaa", "b", "cc", "dd")) -> Batch:
+    mask = Ragged.of([np.asarray(row) for row in MASK], np.bool_)
+    return Batch(batch().ids, batch().prompt_ids, {"response": responses, "loss_mask": mask})
+
+
+def process(folder: Path, name: str, unit: Unit, rows: Batch, on_error: str = "abort", **params: object) -> Result:
+    given = ScoreParams(flavour="function", function=f"r.py:{name}", **params)  # type: ignore[arg-type]
+    outputs = (Field(name="rewards", unit=unit, dtype="f32"),)
+    op = Op(
+        id="reward.score", role="reward", method="score", granularity=Granularity.SAMPLE, outputs=outputs, params=given
+    )
+    role = Role(name="reward", kind=Kind.REWARD, on_error=on_error)
+    setup = RankSetup(role=role, model=None, model_folder=None, layout=Layout(), folder=folder, ops=(op,))
+    return called(setup, op, rows)
+
+
+def lists_of(result: Result) -> list[list[float]]:
+    assert result.batch is not None
+    return [row.tolist() for row in result.batch.ragged("rewards").rows()]
+
+
+def test_rewards_of_each_token(folder: Path) -> None:
+    result = process(folder, "steps", Unit.TOKEN, process_rows(), args={"bonus": 0.5})
+    assert lists_of(result) == [[0.5 * own for own in row] for row in MASK]
+    assert result.metrics == {"rewards": (1.0, 4.0)}  # the mean of sums 1.5, 0.5, 1, 1
+
+
+def test_rewards_of_own_tokens_stand_on_them(folder: Path) -> None:
+    """The function does not read the mask that its numbers are put on."""
+    result = process(folder, "own_steps", Unit.TOKEN, process_rows())
+    assert lists_of(result) == [[0, 0, 1, 0, 2], [0, 0], [0, 0, 1], [0, 0, 0, 1]]
+
+
+def test_rewards_of_each_turn(folder: Path) -> None:
+    result = process(folder, "own_steps", Unit.TURN, process_rows(("aa", "b", "cc", "d")))
+    assert lists_of(result) == [[0, 1], [0], [0, 1], [0]]
+
+
+@pytest.mark.parametrize(("on_error", "left"), [("default", [[0] * 5, [1, 1], [0] * 3, [0] * 4]), ("drop", [])])
+def test_rows_of_other_lengths_and_odd_numbers_have_no_reward(
+    folder: Path, on_error: str, left: list[list[float]]
+) -> None:
+    """Two numbers for each row: of the first three tokens are its own, the second has two, c and d are no numbers."""
+    result = process(folder, "odd_steps", Unit.TOKEN, process_rows(("a", "b", "c", "d")), on_error)
+    assert lists_of(result) == left
+    assert result.metrics["failed"] == (0.75, 4.0)
+
+
+def test_numbers_for_other_places_are_told(folder: Path) -> None:
+    with pytest.raises(FlowError, match="2 values for 5 tokens, 3 of them the policy's own"):
+        process(folder, "own_steps", Unit.TOKEN, process_rows(("aa", "b", "cc", "dd")))
+    with pytest.raises(FlowError, match="3 values for 2 turns"):
+        process(folder, "own_steps", Unit.TURN, process_rows())
+
+
+def test_a_comparison_is_called_for_each_group(folder: Path) -> None:
+    rows = Batch(batch().ids, batch().prompt_ids, {**batch().columns, "prompt": ("x", "x", "y", "y")})
+    params = ScoreParams(flavour="function", function="r.py:best")
+    op = Op(id="reward.compare", role="reward", method="compare", granularity=Granularity.GROUP, params=params)
+    role = Role(name="reward", kind=Kind.REWARD)
+    setup = RankSetup(role=role, model=None, model_folder=None, layout=Layout(), folder=folder, ops=(op,))
+    made = called(setup, op, rows).batch
+    assert made is not None
+    assert made.array("rewards").tolist() == [0.0, 1.0, 0.0, 1.0]

@@ -82,7 +82,11 @@ def test_a_process_reward_of_turns_reads_what_the_environment_makes(folder: Path
         "success": ("sample", "bool"),
         "transcript": ("sample", "json"),
     }
-    assert inputs(graph, "reward.score") == {"turn_rewards": "world.step.turn_rewards"}
+    # The mask says where a row's turns are; the function does not read it.
+    assert inputs(graph, "reward.score") == {
+        "turn_rewards": "world.step.turn_rewards",
+        "loss_mask": "actor_infer.generate.loss_mask",
+    }
     assert units(graph, "reward.score") == {"rewards": ("turn", "f32")}
     assert inputs(graph, "advantage.estimate")["rewards"] == "reward.score.rewards"
     params = graph.op("world.step").params
