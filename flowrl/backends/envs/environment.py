@@ -46,7 +46,10 @@ class Environment:
         op, self._params = found
         self._setup, self._span = setup, op.spans.get("env", op.span)
         self._slots = Slots(self._params, setup.folder, self._span, setup.world_size)
+        self._labels = sorted({op.label or "" for op in setup.ops})
+        """Of its calls: each has samples of its own, whose ids may be another call's, too (`_key`)."""
         self._starts: dict[int, Start] = {}
+        """By key, as `_first`."""
         self._first: dict[int, Seen] = {}
         """Of episodes that are alive and have not begun."""
         self._waiting: deque[int] = deque()
@@ -66,17 +69,17 @@ class Environment:
             some = starts[place : place + max(1, room)]
             for begin, seen in zip(some, self._slots.start(some), strict=True):
                 if isinstance(seen, UserCodeError):
-                    self._require(seen, begin.id, "at the reset")
+                    self._require(seen, self._sample(begin), "at the reset")
                     continue
                 messages[begin.id] = seen.observation
                 self._first[begin.id] = seen
             if len(starts) > room:
                 self._put_away([begin.id for begin in some])
-        lost = {begin.id >> SAMPLE_ID_BITS for begin in starts if begin.id not in messages}
-        stay = [begin for begin in starts if begin.id >> SAMPLE_ID_BITS not in lost]
-        self._put_away([begin.id for begin in starts if begin.id >> SAMPLE_ID_BITS in lost])
+        lost = {self._sample(begin) >> SAMPLE_ID_BITS for begin in starts if begin.id not in messages}
+        stay = [begin for begin in starts if self._sample(begin) >> SAMPLE_ID_BITS not in lost]
+        self._put_away([begin.id for begin in starts if self._sample(begin) >> SAMPLE_ID_BITS in lost])
         self._starts |= {begin.id: begin for begin in stay}
-        ids = np.asarray([begin.id for begin in stay], dtype=np.int64)
+        ids = np.asarray([self._sample(begin) for begin in stay], dtype=np.int64)
         columns = {"prompt": tuple(messages[begin.id] for begin in stay)}
         return Result(Batch(ids, ids >> SAMPLE_ID_BITS, columns), {})
 
@@ -86,8 +89,9 @@ class Environment:
         self._episodes = {id: Episode(id, self._agents, self._params.max_turns) for id in ids.tolist()}
         self._waiting = deque(ids.tolist())
         for id in ids.tolist():
-            if id not in self._starts:  # nothing was reset: the first message is the prompt of generate
-                self._starts[id] = Start(id, id >> SAMPLE_ID_BITS, _luck(call, id), {})
+            key = self._key(call.op, id)
+            if key not in self._starts:  # nothing was reset: the first message is the prompt of generate
+                self._starts[key] = Start(key, id >> SAMPLE_ID_BITS, _luck(call, id), {})
         return self._fill({})
 
     def answer(self, said: Mapping[str, Sequence[Said]]) -> Next:
@@ -99,8 +103,9 @@ class Environment:
                 turns.append((each.id, each.text))
                 continue
             self._episodes[each.id].stop()
-            self._slots.end([each.id])
-        for (id, text), seen in zip(turns, self._slots.step(turns), strict=True):
+            self._slots.end([self._mine(each.id)])
+        answers = self._slots.step([(self._mine(id), text) for id, text in turns])
+        for (id, text), seen in zip(turns, answers, strict=True):
             self._took(self._episodes[id], text, seen, following)
         return self._fill(following)
 
@@ -110,12 +115,24 @@ class Environment:
         dropped = {e.id >> SAMPLE_ID_BITS for e in episodes if e.failed and self._setup.role.on_error == DROP}
         stay = [e for e in episodes if e.id >> SAMPLE_ID_BITS not in dropped]
         for episode in episodes:
-            self._starts.pop(episode.id, None)
+            self._starts.pop(self._mine(episode.id), None)
         rows = {agent: columns_of(stay, agent) for agent in self._agents}
         return Left(rows, self._metrics(episodes, rows))
 
     def close(self) -> None:
         self._slots.close()
+
+    def _key(self, op: Op, id: int) -> int:
+        """Of an episode: no other call's has it."""
+        return id * len(self._labels) + self._labels.index(op.label or "")
+
+    def _mine(self, id: int) -> int:
+        """The key of a sample of the call that is played."""
+        assert self._op is not None
+        return self._key(self._op, id)
+
+    def _sample(self, begin: Start) -> int:
+        return begin.id // len(self._labels)
 
     @property
     def _most(self) -> int:
@@ -135,7 +152,7 @@ class Environment:
         for row, prompt in enumerate(batch.prompt_ids.tolist()):
             kept = {name: _value(batch.columns[name], row) for name in names}
             ids = range(prompt << SAMPLE_ID_BITS, (prompt << SAMPLE_ID_BITS) + call.samples_per_prompt)
-            starts += [Start(id, int(seeds[row]), _luck(call, id), kept) for id in ids]
+            starts += [Start(self._key(call.op, id), int(seeds[row]), _luck(call, id), kept) for id in ids]
         return starts
 
     def _put_away(self, ids: Sequence[int]) -> None:
@@ -148,10 +165,11 @@ class Environment:
         """Let episodes begin while there is room for them."""
         while self._waiting and (room := self._most - self._alive()) > 0:
             ids = [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
-            anew = [id for id in ids if id not in self._first]
-            seen = dict(zip(anew, self._slots.start([self._starts[id] for id in anew]), strict=True))
+            anew = [key for id in ids if (key := self._mine(id)) not in self._first]
+            seen = dict(zip(anew, self._slots.start([self._starts[key] for key in anew]), strict=True))
             for id in ids:
-                self._began(self._episodes[id], seen.get(id) or self._first.pop(id), following)
+                key = self._mine(id)
+                self._began(self._episodes[id], seen.get(key) or self._first.pop(key), following)
         return following
 
     def _alive(self) -> int:
@@ -169,7 +187,7 @@ class Environment:
         if agent is not None and episode.seen is not None:
             following.setdefault(agent, []).append(Heard(episode.id, episode.seen.observation))
         elif not episode.failed:
-            self._slots.end([episode.id])
+            self._slots.end([self._mine(episode.id)])
 
     def _tried(self, ask: Callable[[], str | None], episode: Episode, doing: str) -> str | None:
         """Whose turn is next; None: the episode is over."""
@@ -178,7 +196,7 @@ class Environment:
         except UserCodeError as error:
             self._require(error, episode.id, doing)
             episode.stop(failed=True)
-            self._slots.end([episode.id])
+            self._slots.end([self._mine(episode.id)])
             return None
 
     def _require(self, error: UserCodeError, id: int, doing: str) -> None:

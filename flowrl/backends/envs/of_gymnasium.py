@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import load_env_creator
 from gymnasium.spaces import Discrete, Text
 
 _PLAYER = re.compile(r"\x1b\[4\dm(.)\x1b\[0m")
@@ -83,6 +84,6 @@ def _drawn(id: str) -> dict[str, str]:
     """`ansi` where the environment can draw itself as text."""
     spec = gymnasium.registry[id]
     entry = spec.entry_point
-    made = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
+    made = load_env_creator(entry) if isinstance(entry, str) else entry
     modes = getattr(made, "metadata", {}).get("render_modes", [])
     return {"render_mode": "ansi"} if "ansi" in modes else {}

@@ -7,6 +7,7 @@ function of its seeds and of what is said to it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -46,6 +47,7 @@ class Slots:
         self._timeout_seconds = params.timeout_seconds
         self._played: dict[int, _Played] = {}
         self._slots: list[EnvProcess | EnvHere] = []
+        self._threads: ThreadPoolExecutor | None = None
         if is_own(params.env):
             self._slots = [EnvHere(furnish)]
         else:
@@ -57,7 +59,8 @@ class Slots:
             except BaseException:
                 self.close()
                 raise
-        self._threads = ThreadPoolExecutor(len(self._slots)) if len(self._slots) > 1 else None
+        if len(self._slots) > 1:
+            self._threads = ThreadPoolExecutor(len(self._slots))
 
     @property
     def restarts(self) -> int:
@@ -65,9 +68,11 @@ class Slots:
         return sum(slot.restarts for slot in self._slots)
 
     def start(self, starts: Sequence[Start]) -> list[Seen | UserCodeError]:
-        """Begin episodes, in the order given; each gets the slot of its place."""
-        for place, begin in enumerate(starts):
-            slot = place % len(self._slots)
+        """Begin episodes, each in the slot that has the fewest."""
+        held = Counter(played.slot for played in self._played.values())
+        for begin in starts:
+            slot = min(range(len(self._slots)), key=lambda each: (held[each], each))
+            held[slot] += 1
             self._played[begin.id] = _Played(begin, slot, self._slots[slot].restarts)
         return self._spread(starts, lambda begin: begin.id, self._start)
 
@@ -84,6 +89,8 @@ class Slots:
                 slot.play(Over(id), None)
 
     def close(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
         slots, self._slots = self._slots, []
         for slot in slots:
             slot.close()

@@ -112,6 +112,33 @@ def test_no_more_are_in_flight_than_parallel_says(tmp_path: Path) -> None:
     env.close()
 
 
+def test_two_calls_keep_their_episodes_apart(tmp_path: Path) -> None:
+    """A held-out call is reset before the other one is played: its samples have the same ids."""
+    (tmp_path / "counting.py").write_text(COUNTING)
+    known = EnvParams(env="counting.py:Counting", max_turns=9)
+    ops = {
+        (name, label): Op(
+            id=f"world.{name}", role="world", method=name, label=label, granularity=Granularity.SAMPLE, params=known
+        )
+        for name in ("reset", "step")
+        for label in (None, "val")
+    }
+    role = Role(name="world", kind=Kind.ENV)
+    env = Environment(RankSetup(role, None, None, Layout(), folder=tmp_path, ops=tuple(ops.values())))
+    for label, name in ((None, "train"), ("val", "held out")):
+        made = env.call(Call(ops["reset", label], 1, 0, samples_per_prompt=2), prompts(name)).batch
+        assert made is not None
+        assert made.ids.tolist() == [0, 1]
+    for label, name in ((None, "train"), ("val", "held out")):
+        heard = env.enter(Call(ops["step", label], 1, 0), np.asarray([0, 1]), ("me",))["me"]
+        assert [each.observation for each in heard] == [f"{name}/100"] * 2
+        following = env.answer({"me": [Said(0, "a"), Said(1, "a")]})["me"]
+        assert [each.observation for each in following] == [f"{name}/100:1"] * 2
+        assert not env.answer({"me": [Said(0, None), Said(1, None)]})
+        assert env.leave().rows["me"].array("rewards").tolist() == [1.0, 1.0]
+    env.close()
+
+
 def test_a_limit_of_turns_cuts_an_episode(tmp_path: Path) -> None:
     env, reset, step = rank(tmp_path, max_turns=2)
     left = played(env, reset, step, prompts("x"))
