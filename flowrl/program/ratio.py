@@ -91,14 +91,15 @@ class Turned:
         paths end. (Bellman & Ford, with all arcs without tokens in one sweep.)"""
         start, via = [0.0] * self._count, [-1] * self._count
         ahead, behind = self._ahead, self._behind
+        seconds_ahead, seconds_behind = each[: len(ahead)], each[len(ahead) :]
         for _ in range(len(behind) + 2):
-            for place, source, target in ahead:
-                later = start[source] + each[place]
+            for (place, source, target), seconds in zip(ahead, seconds_ahead, strict=True):
+                later = start[source] + seconds
                 if later > start[target] + slack:
                     start[target], via[target] = later, place
             moved = False
-            for place, source, target, tokens in behind:
-                later = start[source] + each[place] - ratio * tokens
+            for (place, source, target, tokens), seconds in zip(behind, seconds_behind, strict=True):
+                later = start[source] + seconds - ratio * tokens
                 if later > start[target] + slack:
                     start[target], via[target], moved = later, place, True
             if not moved:

@@ -105,8 +105,9 @@ class Maker:
                 "remains": (left,) * memory.pp,
                 "blocks": (0,) * memory.pp,
             }
+        known: dict[str, Any] = {**away, "host_bytes": stays.host_bytes}
         return RoleCost(
-            **{**away, "host_bytes": stays.host_bytes},
+            **known,
             work=stays.work,
             own_peak=stays.own_peak,
             alone=max(stays.own_peak, self._visited(away, staged=away["staged"])),

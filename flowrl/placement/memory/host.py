@@ -53,7 +53,7 @@ def moved_activations(placed: Placed, work: Workload) -> Lines:
     updates = [op for op in work.graph.ops if op.role == placed.role.name and isinstance(op.params, UpdateParams)]
     cuts = [micro_batch(work, placed, op) for op in updates]
     found = [training_memory.activations_on_host(placed, tokens, count) for tokens, count in cuts]
-    return max(found, key=bytes_of, default=[])
+    return max(found, key=bytes_of, default=Lines())
 
 
 def host_memory(everyone: Everyone, cluster: Cluster, work: Workload | None = None) -> tuple[Memory, ...]:

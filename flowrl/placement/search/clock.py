@@ -9,8 +9,9 @@ from 0. Knows no devices.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter, mul
 
 from flowrl.graph.graph import Edge
 from flowrl.placement.cost.role import RoleCost, RoleCosts
@@ -37,6 +38,14 @@ Ring = tuple[tuple[int, ...], Moves, int]
 """Nodes of a circle, moves on it, and its tokens."""
 
 
+_Known = tuple[Callable[[Sequence[float]], Sequence[float]], Moves, int]
+
+
+def _known(ring: Ring) -> _Known:
+    nodes, moves, tokens = ring
+    return _getter(nodes), moves, tokens
+
+
 class Frame:
     """One event graph. `nodes` are the seconds of its nodes, `moves` of each role those of a move and of its cache."""
 
@@ -44,14 +53,14 @@ class Frame:
         forward = sorted((wait for wait in waits if wait.tokens == 0), key=lambda wait: wait.source)
         self._waits = (*forward, *(wait for wait in waits if wait.tokens))
         self._turned = Turned(count, [(each.source, each.target, each.tokens) for each in self._waits])
-        self._full = [each.source if each.full else count for each in self._waits]
+        self._full = _getter([each.source if each.full else count for each in self._waits])
         self._moved = [(place, each.moves) for place, each in enumerate(self._waits) if each.moves]
-        self._rings = list(rings)
+        self._rings = [_known(ring) for ring in rings]
 
     def reaches(self, nodes: Sequence[float], moves: Sequence[Pair], most: float) -> bool:
         """Whether no step is shorter than `most`."""
         for place, (ring, moved, tokens) in enumerate(self._rings):
-            seconds = sum([nodes[at] for at in ring])
+            seconds = sum(ring(nodes))
             if moved:
                 seconds += _moved(moved, moves)
             if seconds >= most * tokens:
@@ -68,8 +77,7 @@ class Frame:
         self, nodes: Sequence[float], moves: Sequence[Pair], at_least: float = 0.0
     ) -> tuple[float, tuple[int, ...]]:
         """The same with the nodes of a circle that takes as long; none if all take less."""
-        whole = (*nodes, 0.0)
-        seconds = [whole[at] for at in self._full]
+        seconds = list(self._full((*nodes, 0.0)))
         for place, moved in self._moved:
             seconds[place] += _moved(moved, moves)
         found, circle = self._turned.largest(seconds, at_least)
@@ -77,10 +85,17 @@ class Frame:
             passed = [self._waits[place] for place in circle]
             ring = tuple(wait.source for wait in passed if wait.full)
             moved = tuple(move for wait in passed for move in wait.moves)
-            self._rings.insert(0, (ring, moved, sum(wait.tokens for wait in passed)))
+            self._rings.insert(0, _known((ring, moved, sum(wait.tokens for wait in passed))))
             del self._rings[MOST_RINGS:]
             return found, ring
         return found, ()
+
+
+def _getter(places: Sequence[int]) -> Callable[[Sequence[float]], Sequence[float]]:
+    """What gives the items at these places, however many they are."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda items: [items[at] for at in places]
 
 
 def _moved(done: Moves, moves: Sequence[Pair]) -> float:
@@ -110,6 +125,8 @@ class Clock:
         self._base = (*base.forward, *base.back)
         places = {id: at for at, id in enumerate(self._step.ops)}
         self._nodes = [(node.firings, places[node.ops[0]] if node.edge is None else -1) for node in self._event.nodes]
+        self._counts = [count for count, _ in self._nodes]
+        self._ops_of_nodes = _getter([at for _, at in self._nodes])  # The last is 0: of nodes that are no op's.
         self._lane = {
             role: [at for at, node in enumerate(self._event.nodes) if role in node.roles] for role in self.roles
         }
@@ -154,8 +171,7 @@ class Clock:
     def nodes(self, firing: Sequence[float], synced: Mapping[int, Pair] | None = None) -> list[float]:
         """Seconds of the nodes of a frame where ops take these of a firing, and weights edges these, by number; others
         take none."""
-        each = self._step.in_step(firing, self._free)
-        found = [count * each[at] if at >= 0 else 0.0 for count, at in self._nodes]
+        found = list(map(mul, self._counts, self._ops_of_nodes((*self._step.in_step(firing, self._free), 0.0))))
         if synced:
             for at, count, edge, end in self._ends:
                 if edge in synced:

@@ -235,7 +235,7 @@ class _Search:
     def _least_of(self, stays: Sequence[Stay]) -> _Least:
         away, move = STAYS, (0.0, 0.0)
         if all(stay.cost.offloaded for stay in stays):
-            away, move = LEAVES, (min(self.clock.moves(stay.cost)[0] for stay in stays), 0.0)
+            away, move = LEAVES, (min([stay.cost.move_seconds for stay in stays]), 0.0)
         return tuple(map(min, *[stay.seconds for stay in stays])) if len(stays) > 1 else stays[0].seconds, away, move
 
     def _leave_room(self, level: int, pool: int) -> list[tuple[_Open, _Least]] | None:
@@ -335,9 +335,8 @@ class _Search:
         return self.clock.frame(self.pool_of, self.away).reaches(nodes, self.moves, self.most)
 
     def _may_fit(self, mine: Sequence[Stay], left: int, site: Site) -> bool:
-        every = left + sum(stay.left for stay in mine)
-        always = self.costs.always([stay.cost for stay in mine], site)
-        return all(stay.peak - stay.left + every + always <= site.limit_bytes for stay in mine)
+        every = left + sum([stay.left for stay in mine]) + self.costs.always([stay.cost for stay in mine], site)
+        return max([stay.peak - stay.left for stay in mine]) + every <= site.limit_bytes
 
     def _fits(self, pool: int) -> bool:
         """Whether the roles that are chosen fit: others only add to what they need."""

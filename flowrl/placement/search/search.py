@@ -40,6 +40,8 @@ from flowrl.placement.search.sizes import EVERY_SIZE, cluster_sizes, is_thinned,
 from flowrl.placement.search.ways import Ways, group_size
 from flowrl.plan.plan import SearchReport
 
+MOST_LOOKED_FIRST = 8_000
+"""Before anything but branch and bound: what is proven to be near the best by then needs few local moves."""
 MOST_LOOKED_OF_SMALL = 16_000
 """Of groups of which every size is tried: a check of eight roles stays under two seconds. Some such flows have a better
 placement that more looks find; the gap says how much it may be."""
@@ -139,7 +141,7 @@ class _Search:
             branch = Branch(ground, self.settler.settle_seats, lambda: self.settler.score)
             branch.start(ground.start())
             looks = self.settler.leaves.looks
-            self.open_bound = branch.run(looks(MOST_LOOKED // 4))
+            self.open_bound = branch.run(looks(MOST_LOOKED_FIRST))
             if self.open_bound < inf:
                 self._climb(ground)
                 self._look_nearby(ground)
