@@ -153,7 +153,11 @@ UNBUILT: tuple[Unbuilt, ...] = (
         engines(lambda e: e.shard_devices is not None, but="fsdp"),
     ),
     Unbuilt("`engine.optimizer_offload`", "`offload` between ops", engines(lambda e: e.optimizer_offload > 0)),
-    Unbuilt("`engine.parameter_offload`", "`offload` between ops", engines(lambda e: e.parameter_offload)),
+    Unbuilt(
+        "`engine.parameter_offload` of this backend",
+        "`offload` between ops",
+        engines(lambda e: e.parameter_offload, but="fsdp"),
+    ),
     Unbuilt("`engine.activation_offload`", "`recompute: full`", engines(lambda e: e.activation_offload)),
     Unbuilt("`load: broadcast`", "`parts`", engines(lambda e: e.load != "parts")),
     Unbuilt(

@@ -96,7 +96,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "`engine.zero_stage` of this backend": elsewhere("zero_stage: 2"),
     "`engine.shard_devices` of this backend": elsewhere("shard_devices: 1"),
     "`engine.optimizer_offload`": (("update: {loss: ppo}", "engine: {optimizer_offload: 0.5}, update: {loss: ppo}"),),
-    "`engine.parameter_offload`": (("update: {loss: ppo}", "engine: {parameter_offload: true}, update: {loss: ppo}"),),
+    "`engine.parameter_offload` of this backend": elsewhere("parameter_offload: true"),
     "`engine.compute_dtype: fp8`": (GPUS, ("update: {loss: ppo}", "engine: {compute_dtype: fp8}, update: {loss: ppo}")),
     "`engine.activation_offload`": (
         ("update: {loss: ppo}", "engine: {activation_offload: true}, update: {loss: ppo}"),
