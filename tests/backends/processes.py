@@ -25,7 +25,7 @@ def in_processes(work: Callable[..., dict[str, Any]], ranks: int, *arguments: An
     for process in processes:
         process.start()
     try:
-        found = [results.get(timeout=240) for _ in processes]
+        found = [results.get(timeout=900) for _ in processes]
     finally:
         for process in processes:
             process.join(timeout=5)

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -77,7 +78,8 @@ def join(setup: RankSetup) -> Groups:
                 pipeline_model_parallel_size=layout.pp,
                 create_gloo_process_groups=False,
             )
-            core().model_parallel_cuda_manual_seed(setup.seed + 1)
+            with torch.random.fork_rng(devices=[]):
+                core().model_parallel_cuda_manual_seed(setup.seed + 1)
     there = state.get_tensor_model_parallel_world_size(), state.get_pipeline_model_parallel_world_size()
     if there != (layout.tp, layout.pp):
         raise InternalError(f"`{setup.role.name}` shares a process with a role of another layout")

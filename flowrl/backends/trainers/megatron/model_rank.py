@@ -54,7 +54,7 @@ class MegatronRank:
             flat = shard.parameter.detach().view(-1)
             missing += weights.fill(shard, flat, 0, source)
             own = None if self.optimizer is None else self.optimizer.own(shard.parameter)
-            if own is not None and self.dtype is not torch.float32:
+            if own is not None:
                 weights.fill(shard, own.master.detach(), own.start, source)
         return missing
 

@@ -37,7 +37,7 @@ def log_probs(
     """log softmax(logits / temperature)[tokens], and the entropy in nats: float32 of the shape of `tokens`, int64 [...]
     or, K at each place and without entropy, [..., K]. `logits` [..., width or more] are this rank's; what is beyond
     `width` pads. The gradient of both reaches this rank's logits."""
-    flat = logits[..., : cut.width].reshape(-1, cut.width)
+    flat = _flat(logits, cut)
     asked = tokens.reshape(len(flat), -1)
     made, entropy = _LogProbs.apply(flat, asked, cut, temperature, with_entropy)  # type: ignore[no-untyped-call]
     return made.reshape(tokens.shape), entropy.reshape(tokens.shape) if with_entropy else None
@@ -47,7 +47,7 @@ def log_probs(
 def likeliest(logits: Tensor, count: int, cut: Cut, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Log-probs, float32, and ids, int64, of the `count` likeliest tokens of the whole vocabulary, likeliest first:
     [..., count] both."""
-    flat = logits[..., : cut.width].reshape(-1, cut.width)
+    flat = _flat(logits, cut)
     normalisers = _sums(flat, flat.new_zeros((len(flat), 0), dtype=torch.int64), cut, temperature, False)[0]
     values = flat.new_full((len(flat), count), float("-inf"), dtype=torch.float32)
     tokens = torch.zeros_like(values, dtype=torch.int64)
@@ -118,6 +118,11 @@ def _sums(
     normalisers = largest + sums[:, 0].log()
     entropy = normalisers - sums[:, 1] / sums[:, 0] if with_entropy else sums.new_zeros(0)
     return normalisers, sums[:, 2:], entropy
+
+
+def _flat(logits: Tensor, cut: Cut) -> Tensor:
+    """[places, width]; a rank may have no token at all."""
+    return logits[..., : cut.width].reshape(logits.shape[:-1].numel(), cut.width)
 
 
 def _places(tokens: Tensor, cut: Cut) -> tuple[Tensor, Tensor]:

@@ -105,13 +105,18 @@ class BufferSource:
     """A weight buffer."""
 
     def __init__(self, specs: Sequence[TensorSpec], buffer: Bytes) -> None:
-        self._specs = {spec.name: spec for spec in specs}
-        # torch warns of memory that it must not write to; nothing here does.
-        self._buffer = buffer if buffer.flags.writeable else buffer.copy()
+        self._specs, self._buffer = {spec.name: spec for spec in specs}, buffer
 
     def box(self, box: Box) -> Tensor | None:
         spec = self._specs.get(box.name)
-        return None if spec is None else _box_of(spec, self._buffer, box)
+        if spec is None:
+            return None
+        row_bytes = spec.nbytes // max(1, spec.shape[0])
+        first = spec.offset + box.row * row_bytes
+        # A copy of these rows: torch takes no memory that it must not write to without a warning.
+        rows = torch.from_numpy(self._buffer[first : first + box.rows * row_bytes].copy())
+        whole = rows.view(getattr(torch, spec.dtype)).view(box.rows, -1)
+        return whole[:, box.column : box.column + box.columns]
 
     def require_only(self, names: Mapping[str, Any]) -> None:
         """Raises InternalError unless the names are the same: a parameter left out would keep old weights unnoticed."""
@@ -125,25 +130,27 @@ class FolderSource:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._files: dict[str, Any] = {}
         index = folder / "model.safetensors.index.json"
         if index.is_file():
-            self._files: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-            return
-        with safe_open(folder / "model.safetensors", framework="pt") as file:
-            self._files = dict.fromkeys(file.keys(), "model.safetensors")
+            self._places: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        else:
+            self._places = dict.fromkeys(self._opened("model.safetensors").keys(), "model.safetensors")
 
     def box(self, box: Box) -> Tensor | None:
-        name = self._files.get(box.name)
-        if name is None:
-            return None
-        with safe_open(self._folder / name, framework="pt") as file:
-            return cut(file.get_slice(box.name), box)
+        name = self._places.get(box.name)
+        return None if name is None else cut(self._opened(name).get_slice(box.name), box)
+
+    def _opened(self, name: str) -> Any:
+        if name not in self._files:
+            self._files[name] = safe_open(self._folder / name, framework="pt")
+        return self._files[name]
 
 
 def cut(piece: Any, box: Box) -> Tensor:
-    """The box of a full tensor, or of a slice of a file."""
+    """The box of a tensor in a file."""
     rows = slice(box.row, box.row + box.rows)
-    if len(piece.get_shape() if hasattr(piece, "get_shape") else piece.shape) == 1:
+    if len(piece.get_shape()) == 1:
         return piece[rows][:, None]
     return piece[rows, box.column : box.column + box.columns]
 
