@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,6 +20,7 @@ from flowrl.graph.params import (
     DataParams,
     EngineParams,
     EnvParams,
+    FilterParams,
     GenerateParams,
     ScoreParams,
     UpdateParams,
@@ -118,7 +120,7 @@ class _Stage:
         step = stage.graph.step
         wanted = min(step.prompts, max(PROMPTS, step.updates))
         self._prompts = min(step.prompts, -(-wanted // step.updates) * step.updates)
-        self._samples = min(step.samples_per_prompt, SAMPLES)
+        self._samples = min(step.samples_per_prompt, max(SAMPLES, _least_samples(stage.graph)))
         self._steps = min(stage.run.steps, small.steps)
 
     def shrunk(self) -> StagePlan:
@@ -263,6 +265,12 @@ class _Stage:
 
     def _scaled(self, prompts: int) -> int:
         return prompts * self._prompts // self._stage.graph.step.prompts
+
+
+def _least_samples(graph: Graph) -> int:
+    """Of a prompt, so that every filter which keeps a share of each group's keeps one."""
+    filters = (op.params for op in graph.ops if isinstance(op.params, FilterParams))
+    return max((ceil(1 / f.keep_top) for f in filters if f.keep_top is not None and f.within == "group"), default=1)
 
 
 def _layout(layout: Layout) -> str:

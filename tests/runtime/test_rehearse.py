@@ -105,6 +105,19 @@ def test_minibatches_part_the_small_step(plan: Plan) -> None:
     assert rows == [(0, 2), (2, 4), (4, 6), (6, 8)]
 
 
+def test_a_filter_that_keeps_a_share_of_each_group_keeps_one(tmp_path: Path) -> None:
+    """The best of eight, as RAFT has it, needs eight."""
+    text = (
+        "flowrl: 1\nname: best\nuse: raft\ncluster: 8xH100-80G\nmodels: {policy: {source: Qwen/Qwen2.5-7B-Instruct}}\n"
+        "data: {train: {source: rows.jsonl, prompt: question, keep: [answer], max_prompt_tokens: 64}}\n"
+        'roles: {reward: {function: "rewards.py:score"}}\n'
+    )
+    (tmp_path / "flow.yaml").write_text(text)
+    (tmp_path / "rewards.py").write_text(REWARDS)
+    made, _ = shrink(compile_spec(load(tmp_path / "flow.yaml")), Small())
+    assert made.stages[0].graph.step.samples_per_prompt == 8
+
+
 @pytest.mark.parametrize(
     ("prompts", "updates", "wanted"), [(128, 64, 64), (6, 3, 6), (96, 6, 12), (3, 1, 3), (64, 1, 8), (1024, 8, 8)]
 )
