@@ -63,6 +63,8 @@ class Assumption(msgspec.Struct, frozen=True, kw_only=True):
     """Share of rows that a filter keeps."""
     share: float | None = None
     """Share of samples that a router sends to a reward."""
+    prompts: int | None = None
+    """Prompts of a validation: the rows of its data set."""
     origin: str = "assume"
 
 

@@ -358,6 +358,8 @@ class AssumeDocument(Document):
     """Share a filter keeps. Default: all."""
     share: Share | None = None
     """Share of samples a route receives. Default: equal."""
+    prompts: Positive | None = None
+    """Prompts of a validation, which reads all of its data set. Default: as many as a step has."""
 
 
 class GateDocument(Document):

@@ -71,6 +71,24 @@ def test_assumed_lengths_shorten_generation() -> None:
     assert len(set(seconds)) == 4
 
 
+def test_a_validation_is_as_long_as_its_data_set_is_said_to_be() -> None:
+    """Its prompts are as many as a step's unless `assume` says more, and so is what is scored of it."""
+    val = """  - {edge: data.val -> actor_infer.generate@val, every_steps: 2}
+  - actor_infer.generate@val -> reward.score@val
+"""
+    flow = PPO.replace("edges:\n", "edges:\n" + val, 1).replace("data: {", "data: {val: {source: val.jsonl}, ", 1)
+    said = "assume: {{actor_infer.generate@val: {{prompts: {}}}}}\n"
+    prompts = told_text(flow).graph.step.prompts
+    plain, same, more = (
+        timed(told_text(flow + each)) for each in ("", said.format(prompts), said.format(10 * prompts))
+    )
+    assert plain == same
+    moved = {name for name in plain if more[name] != plain[name]}
+    assert moved == {"run actor_infer.generate@val", "run reward.score@val"}
+    assert more["run reward.score@val"] == pytest.approx(10 * plain["run reward.score@val"])
+    assert more["run actor_infer.generate@val"] > plain["run actor_infer.generate@val"]
+
+
 def test_measured_lengths_are_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the responses have 100 tokens, half 900: the mean is 500, and no step is made beyond 900."""
     monkeypatch.chdir(tmp_path)

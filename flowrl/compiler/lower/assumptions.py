@@ -17,17 +17,18 @@ from flowrl.spec.sections import DistributionDocument, LengthDocument
 Unread = tuple[tuple[str | int, ...], str]
 """Where a key stands that changes nothing, and why it does not."""
 
-KEYS = ("response_tokens", "turns", "seconds", "keep", "share")
+KEYS = ("response_tokens", "turns", "seconds", "keep", "share", "prompts")
 
 
 def unread_assumptions(stage: Stage) -> Iterator[Unread]:
     """Quantities that the op does not have, by what placement reads of each kind of role."""
     for op in stage.document.assume:
-        name, _, method = op.partition("@")[0].rpartition(".")
+        call, _, label = op.partition("@")
+        name, _, method = call.rpartition(".")
         role = stage.document.roles.get(name)
         if role is None:
             continue
-        read = set(_read(stage, name, method, role))
+        read = {*_read(stage, name, method, role), *(["prompts"] if label else [])}
         for key in (key for key in KEYS if key not in read):
             yield ("assume", op, key), _why(key, name, op, role)
 
@@ -69,6 +70,8 @@ def _why(key: str, name: str, op: str, role: schema.RoleDocument) -> str:
         return f"no `<->` couples `{name}` with an environment, so it takes no turns"
     if key == "keep" and isinstance(role, schema.FilterRole):
         return f"`keep_top` of `{name}` says how many it keeps"
+    if key == "prompts":
+        return f"`{op}` works on the prompts of a step"
     if key == "share" and isinstance(role, schema.RewardRole):
         return f"no router sends samples to `{name}`"
     return f"`{op}` has none"

@@ -87,6 +87,7 @@ def _assumption(stage: Stage, id: str, document: AssumeDocument) -> Assumption:
         turns=_mean(document.turns),
         keep=document.keep,
         share=document.share,
+        prompts=document.prompts,
         origin=f"assume {span}" if span is not None else "assume",
     )
 

@@ -42,7 +42,7 @@ class Counts:
         self._shares = _route_shares(graph)
 
     def rows(self, op: Op) -> Rows:
-        """A validation set's size is not known before it is read: `step.prompts` stands for it."""
+        """A validation set's size is not known before it is read: `step.prompts` stands for it, or `assume`."""
         if asks_pairs(op):
             each = self._rows.samples_per_prompt(op)
             pairs = Given(each * (each - 1) // 2, f"pairs of {each} samples")
@@ -85,7 +85,9 @@ class Counts:
         """A step's prompts, less what filters above are expected to drop, more what refill is expected to draw."""
         step, origin = self.graph.step, self.request.origin("step", "prompts")
         prompts = self._rows.prompts(op)
-        if prompts.most is None or prompts.fixed == step.prompts:
+        if prompts.most is None:
+            return self._validated(op) or Given(step.prompts, origin)
+        if prompts.fixed == step.prompts:
             return Given(step.prompts, origin)
         if prompts.fixed is not None:
             return Given(prompts.fixed, f"fixed by filters of {step.prompts} prompts, {origin}")
@@ -96,6 +98,12 @@ class Counts:
             drawn = self._drawn()
         count = min(max(kept * drawn.value, prompts.least), prompts.most)
         return Given(count, f"{drawn.origin}; kept {kept:.0%}: {kept_origin}" if above else drawn.origin)
+
+    def _validated(self, op: Op) -> Given | None:
+        """What `assume` says of the prompts of a validation: at the op, or at the call that makes its rows."""
+        said = ((id, self.request.assume.get(id)) for id in (op.id, *sorted(self._rows.space(op))))
+        found = ((id, each) for id, each in said if each is not None and each.prompts is not None)
+        return next((Given(float(each.prompts or 0), f"prompts of {id}, {each.origin}") for id, each in found), None)
 
     def _kept(self, filters: Sequence[Op]) -> tuple[float, str]:
         share, origins = 1.0, list[str]()

@@ -16,6 +16,7 @@ CASES: Mapping[str, tuple[str, str, Any]] = {
     "AssumeDocument.seconds": ("rl", "assume/reward.score/seconds", 2.0),
     "AssumeDocument.keep": ("rl", "assume/keepers.select/keep", 0.25),
     "AssumeDocument.share": ("judged", "assume/asked.score/share", 0.5),
+    "AssumeDocument.prompts": ("rl", "assume/actor_infer.generate@val/prompts", 16),
     "ClipDocument.low": ("rl", f"{UPDATE}/clip_ratio", {**CLIP, "low": 0.1}),
     "ClipDocument.high": ("rl", f"{UPDATE}/clip_ratio", CLIP),
     "ClusterDocument.gpu": ("rl", "cluster/gpu", "L4"),

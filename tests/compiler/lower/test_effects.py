@@ -165,15 +165,15 @@ GATES: tuple[dict[str, Any], ...] = (
 
 
 UNREAD = {
-    "actor_infer.generate": ("rl", ("turns", "seconds", "keep", "share")),
+    "actor_infer.generate": ("rl", ("turns", "seconds", "keep", "share", "prompts")),
     "actor_infer.generate@val": ("rl", ("turns", "seconds", "keep", "share")),
-    "actor_train.update": ("rl", ("response_tokens", "turns", "seconds", "keep", "share")),
-    "reward.score": ("rl", ("response_tokens", "turns", "keep", "share")),
-    "scored.score": ("rl", ("response_tokens", "turns", "seconds", "keep", "share")),
-    "keepers.select": ("rl", ("response_tokens", "turns", "share")),
-    "world.step": ("talk", ("response_tokens", "keep", "share")),
-    "asked.score": ("judged", ("turns", "seconds", "keep")),
-    "boxed.score": ("judged", ("response_tokens", "turns", "keep")),
+    "actor_train.update": ("rl", ("response_tokens", "turns", "seconds", "keep", "share", "prompts")),
+    "reward.score": ("rl", ("response_tokens", "turns", "keep", "share", "prompts")),
+    "scored.score": ("rl", ("response_tokens", "turns", "seconds", "keep", "share", "prompts")),
+    "keepers.select": ("rl", ("response_tokens", "turns", "share", "prompts")),
+    "world.step": ("talk", ("response_tokens", "keep", "share", "prompts")),
+    "asked.score": ("judged", ("turns", "seconds", "keep", "prompts")),
+    "boxed.score": ("judged", ("response_tokens", "turns", "keep", "prompts")),
 }
 """Of an op the quantities that no formula of placement/cost or placement/time asks `Assumption` for."""
 
@@ -181,7 +181,7 @@ UNREAD = {
 @pytest.mark.parametrize("op", sorted(UNREAD))
 def test_assumptions_that_nothing_reads_are_told(op: str) -> None:
     base, unread = UNREAD[op]
-    values = {"response_tokens": 4, "turns": 2, "seconds": 0.5, "keep": 0.5, "share": 0.5}
+    values = {"response_tokens": 4, "turns": 2, "seconds": 0.5, "keep": 0.5, "share": 0.5, "prompts": 3}
     for key, value in values.items():
         codes = lowered(changed(BASES[base], "assume", {op: {key: value}}))[1]
         assert codes == (("FR0241",) if key in unread else ()), key
