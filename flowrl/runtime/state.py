@@ -17,8 +17,9 @@ from flowrl.diag.diagnostic import InternalError
 from flowrl.execution.contract import Firing
 from flowrl.graph.graph import Kind, Op
 from flowrl.graph.params import DataParams, UpdateParams
+from flowrl.graph.rates import versions_per_step
 from flowrl.plan.plan import Layout, StagePlan
-from flowrl.program.program import ChannelKind, Instruction, InstructionKind, Program, Rows
+from flowrl.program.program import Channel, ChannelKind, Instruction, InstructionKind, Program, Rows
 from flowrl.program.rounds import last_ops
 from flowrl.program.sessions import sessions_that_go_on
 from flowrl.runtime.ages import Ages
@@ -91,9 +92,14 @@ class StageState:
         roles = {stage.graph.op(op).role for op in going_on}
         newest = {id for id, receive in self._receivers.items() if receive.role in roles}
         self.edges = {
-            id: WeightEdge(id, start.waiting.get(id, (0,) * channel.initial_tokens), start.step, newest=id in newest)
-            for channel in stage.programs.channels
-            if channel.kind is ChannelKind.WEIGHTS and (id := channel.edge) is not None
+            id: WeightEdge(
+                id,
+                start.waiting.get(id, (0,) * sum(channel.initial_tokens for channel in own)),
+                start.step,
+                newest=id in newest,
+                count=len(own),
+            )
+            for id, own in _weights_channels(stage.programs).items()
         }
         self._republish = start.republish
         self.cursors = Cursors(start.cursors)
@@ -117,7 +123,7 @@ class StageState:
         """What to submit; None if there is nothing to do: an idle firing, or weights that are already there."""
         kind = firing.instruction.kind
         if kind is InstructionKind.SEND_WEIGHTS:
-            version = self._edge(firing).send(firing.step, idle=firing.idle)
+            version = self._edge(firing).send(firing.step, idle=firing.idle, firing=firing.instruction.firing)
             return None if firing.idle else Work(firing, version=version)
         if kind is InstructionKind.RECEIVE_WEIGHTS:
             version = self._edge(firing).receive()
@@ -149,7 +155,7 @@ class StageState:
     def republish(self) -> tuple[Work, ...]:
         """After a restore: edges whose newest version is the restored weights send them once more."""
         return tuple(
-            Work(Firing(instruction=instruction, step=0), version=self.edges[edge].published.now)
+            Work(Firing(instruction=instruction, step=0), version=self.edges[edge].now)
             for edge, instruction in self._senders.items()
             if edge in self._republish
         )
@@ -269,17 +275,17 @@ class StageState:
         graph = stage.graph
         edges = [id for id, receive in self._receivers.items() if receive.role == graph.op(op).role]
         sends = [i for i in stage.programs.instructions if i.kind is InstructionKind.SEND_WEIGHTS and i.edge in edges]
-        first = max(self.edges[id].published.now for id in edges)
+        first = max(self.edges[id].now for id in edges)
         published = [first]
 
         def version_at(step: int) -> int:
             """Versions are published in the steps in which a send is not idle."""
             while len(published) <= step - start.step:
                 step_now = start.step + len(published)
-                published.append(published[-1] + any(not is_idle(send, step_now) for send in sends))
+                published.append(published[-1] + sum(not is_idle(send, step_now) for send in sends))
             return published[max(0, step - start.step)]
 
-        lag = min(each.tokens - 1 for each in graph.edges if each.id in edges)
+        lag = min(each.tokens - versions_per_step(graph, each) for each in graph.edges if each.id in edges)
         drops = graph.schedule.when_stale == "drop"
         bounds = Bounds(graph.step.prompts, stage.run.steps, lag, drops, version_at)
         dp = self._layouts.get(graph.op(op).role, Layout()).dp
@@ -344,6 +350,15 @@ class StageState:
         if edge is None or edge not in self.edges:
             raise InternalError(f"`{firing.instruction.id}` has no weights edge")
         return self.edges[edge]
+
+
+def _weights_channels(program: Program) -> dict[str, list[Channel]]:
+    """The channels of each weights edge: one for each version that a step publishes."""
+    found: dict[str, list[Channel]] = {}
+    for channel in program.channels:
+        if channel.kind is ChannelKind.WEIGHTS and channel.edge is not None:
+            found.setdefault(channel.edge, []).append(channel)
+    return found
 
 
 def _by_edge(program: Program, kind: InstructionKind) -> dict[str, Instruction]:

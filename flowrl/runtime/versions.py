@@ -21,11 +21,12 @@ class History:
 
     now: int = 0
     by_step: dict[int, int] = field(default_factory=dict[int, int])
+    most: int = REMEMBERED_STEPS
 
     def set(self, step: int, value: int) -> None:
         self.now = value
         self.by_step[step] = value
-        for old in sorted(self.by_step)[:-REMEMBERED_STEPS]:
+        for old in sorted(self.by_step)[: -self.most]:
             del self.by_step[old]
 
     def at_end(self, step: int, initial: int = 0) -> int:
@@ -38,14 +39,20 @@ class WeightEdge:
     Version v is the v-th that was published; version 0 is the initial weights. `waiting`: what lies on the channel
     after `step` steps, oldest first: one for each initial token, the newest being the last one published. `newest`: the
     target takes the newest version that is there instead of the next one: tokens only bound how far it is ahead.
+    `count`: how many a step publishes (`every_updates`); the target takes as many and works with the last of them.
     """
 
-    def __init__(self, edge: str, waiting: Sequence[int], step: int = 0, *, newest: bool = False) -> None:
+    def __init__(
+        self, edge: str, waiting: Sequence[int], step: int = 0, *, newest: bool = False, count: int = 1
+    ) -> None:
         if not waiting:
             raise InternalError(f"the channel of `{edge}` has no initial token")
-        first = step - len(waiting) + 1
+        first = step * count - len(waiting) + 1
         self.edge = edge
-        self.published = History(waiting[-1], {first + place: version for place, version in enumerate(waiting)})
+        self._count = count
+        known = {first + place: version for place, version in enumerate(waiting)}
+        self._published = History(waiting[-1], known, REMEMBERED_STEPS * count)
+        """By the number of the send, from 1."""
         self._waiting = deque(waiting)
         self._tokens = len(waiting)
         self._newest = newest
@@ -53,29 +60,37 @@ class WeightEdge:
         """The newest version whose sending is over."""
         self.held = 0
 
-    def send(self, step: int, *, idle: bool) -> int:
-        """The version that a send's token stands for: a new one, or the last one again if it is idle."""
-        version = self.published.now + (0 if idle else 1)
+    @property
+    def now(self) -> int:
+        """The last version published."""
+        return self._published.now
+
+    def send(self, step: int, *, idle: bool, firing: int = 0) -> int:
+        """The version that the token of a step's send `firing` (from 0) stands for: a new one, or the last one again if
+        it is idle."""
+        version = self.now + (0 if idle else 1)
         self._waiting.append(version)
-        self.published.set(step, version)
+        self._published.set((step - 1) * self._count + firing + 1, version)
         return version
 
     def receive(self) -> int:
-        """Take the oldest version that waits, or the newest that is there."""
-        if not self._waiting:
+        """Take the oldest versions that wait, as many as a step publishes, and give the last of them; or the newest
+        that is there."""
+        if len(self._waiting) < self._count:
             raise InternalError(f"nothing waits on `{self.edge}`")
-        version = self._waiting.popleft()
+        version = [self._waiting.popleft() for _ in range(self._count)][-1]
         return self.there if self._newest else version
 
     def at_end(self, step: int) -> int:
         """The last version published up to the end of `step`."""
-        return self.published.at_end(step)
+        return self._published.at_end(step * self._count)
 
     def waiting_at_end(self, step: int) -> tuple[int, ...]:
         """What lies on the channel between `step` and the next step, whoever may be ahead by now."""
         if self._newest:
             return (self.at_end(step),) * self._tokens
-        return tuple(self.at_end(s) for s in range(step - self._tokens + 1, step + 1))
+        last = step * self._count
+        return tuple(self._published.at_end(number) for number in range(last - self._tokens + 1, last + 1))
 
     def is_fresh(self, step: int) -> bool:
         """Whether the last version published up to the end of `step` was published in it: then it is the weights that

@@ -145,12 +145,6 @@ EDITS: dict[str, tuple[Edit, ...]] = {
             "images: answer, keep: [answer], max_prompt_tokens: 16}\n  other",
         ),
     ),
-    "a choice of the fields that travel": (
-        (
-            SCORED,
-            "  - {edge: reward.score -> advantage.estimate, fields: [rewards, loss_mask, tokens, rollout_log_probs]}",
-        ),
-    ),
     "a transport of one's own": ((SYNC, "- {edge: actor_train => actor_infer, transport: disk}"),),
     "`on_timeout: retry` where the other end keeps state or hands on in parts": (
         (SYNC, "- {edge: actor_train => actor_infer, timeout_seconds: 60, on_timeout: retry}"),
@@ -158,17 +152,6 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "`on_timeout: drop` where the other end keeps state, hands on in parts or is read by prompt": (
         (SYNC, "- {edge: actor_train => actor_infer, timeout_seconds: 60, on_timeout: drop}"),
     ),
-    "weights that travel to a scorer or a reward": (
-        (REWARD, REWARD + "\n  reference: {model: policy, backend: fsdp}"),
-        ("update: {loss: ppo}", "update: {loss: ppo, kl: {coef: 0.1, form: k3}}"),
-        ("  - actor_infer.generate -> reward.score", "  - actor_infer.generate -> reward.score, reference.log_probs"),
-        (
-            "  - advantage.estimate -> actor_train.update",
-            "  - advantage.estimate, reference.log_probs -> actor_train.update",
-        ),
-        (SYNC, SYNC + "\n  - {edge: actor_train => reference, every_steps: 10}"),
-    ),
-    "`every_updates`": ((SYNC, "- {edge: actor_train => actor_infer, every_updates: 1}"),),
     "partial rollout of this generator": (
         ("step:", "schedule: {max_lag: 1, partial_rollout: true}\nstep:"),
         (SYNC, f"- {{edge: data.other -> actor_infer.generate@val, every_steps: 2}}\n  {VALIDATED}\n  {SYNC}"),

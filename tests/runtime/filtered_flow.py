@@ -34,7 +34,7 @@ edges:
   - reward.score -> informative.select
   - informative.select, length.score -> advantage.estimate
   - advantage.estimate -> actor_train.update
-  - actor_train => actor_infer
+  - SYNC
 """
 
 
@@ -45,11 +45,12 @@ def plan_of(
     steps: int = 3,
     more: str = "",
     pools: str = "one: [actor_train, actor_infer]",
+    sync: str = "actor_train => actor_infer",
     informative: str = "{kind: filter, rule: zero_spread, by: reward.rewards}",
 ) -> Plan:
     fake = str(Path(__file__).parent / "fake_rewards.py")
     entries = ", ".join(f"{name}: {{gpus: 1, roles: {roles}}}" for name, _, roles in _parted(pools))
-    text = FLOW.replace("fake.py", fake).replace("INFORMATIVE", informative) + OVER.replace(
+    text = FLOW.replace("fake.py", fake).replace("INFORMATIVE", informative).replace("SYNC", sync) + OVER.replace(
         "steps: 4, checkpoint_every_steps: 4", f"steps: {steps}"
     )
     text += f"step: {{{step}}}\n{more}"

@@ -52,6 +52,22 @@ def test_a_restored_edge_goes_on_as_the_one_that_was_saved() -> None:
     assert [restored.waiting_at_end(s) for s in (6, 7)] == [edge.waiting_at_end(s) for s in (6, 7)]
 
 
+def test_several_versions_a_step() -> None:
+    """Two a step at a lag of one version: the samples of step s are of version 2 (s - 1) - 1 (ADR 0020)."""
+    edge = WeightEdge("a => b", [0, 0, 0], count=2)
+    received: list[int] = []
+    for step in range(1, 5):
+        received.append(edge.receive())
+        assert [edge.send(step, idle=False, firing=firing) for firing in (0, 1)] == [2 * step - 1, 2 * step]
+    assert received == [0, 1, 3, 5]
+    assert edge.at_end(3) == 6
+    assert edge.waiting_at_end(3) == (4, 5, 6)
+    restored = WeightEdge("a => b", edge.waiting_at_end(3), 3, count=2)
+    assert restored.receive() == 5
+    assert restored.send(4, idle=False, firing=0) == 7
+    assert (restored.is_fresh(3), edge.is_fresh(3)) == (True, True)
+
+
 def test_a_channel_without_a_token_is_our_fault() -> None:
     with pytest.raises(InternalError):
         WeightEdge("a => b", [])

@@ -222,7 +222,7 @@ class InlineLauncher:
         assert self._stage is not None
         channels = self._stage.programs.channels
         waiting = [c.capacity for c in channels if c.kind is ChannelKind.WEIGHTS and c.edge == edge]
-        return max(waiting, default=1) + 1
+        return max(1, sum(waiting)) + 1
 
 
 def _take(worker: RoleWorker, work: Work) -> Outcome:

@@ -170,4 +170,4 @@ _KINDS = (InstructionKind.SEND_WEIGHTS, InstructionKind.RECEIVE_WEIGHTS)
 def _slots(stage: StagePlan, edge: str) -> int:
     """One more than versions may wait on the edge: none is overwritten before it is read."""
     channels = stage.programs.channels
-    return max((c.capacity for c in channels if c.kind is ChannelKind.WEIGHTS and c.edge == edge), default=1) + 1
+    return max(1, sum(c.capacity for c in channels if c.kind is ChannelKind.WEIGHTS and c.edge == edge)) + 1
