@@ -37,6 +37,7 @@ MAGIC = 0x464C4F57524C0001
 NAME_PREFIX = "flowrl-weights-"
 HEADER_WORDS = 8
 LOCK_POLL_SECONDS = 0.001
+YOUNG_SECONDS = 60.0
 
 
 class WeightBuffer(Protocol):
@@ -100,6 +101,7 @@ class SharedBuffer:
         self.name = str(path)
         self._owner = owner
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fcntl.flock(self._file, fcntl.LOCK_SH)  # as long as somebody has it open: see _sweep
         self._map: mmap.mmap | None = mmap.mmap(self._file, 0)
         words = np.frombuffer(self._map, dtype=np.int64, count=HEADER_WORDS)
         if words[0] != MAGIC:
@@ -110,11 +112,13 @@ class SharedBuffer:
 
     @staticmethod
     def create(nbytes: int, *, slots: int = 2, writers: int = 1, folder: Path | None = None) -> SharedBuffer:
-        """Make a buffer of `slots` × `nbytes`, its memory taken at once. The maker's `close` unlinks it.
+        """Make a buffer of `slots` × `nbytes`, its memory taken at once. The maker's `close` unlinks it; those of makers
+        that were killed are unlinked here.
 
         Raises FlowError FR0950 if the folder (default /dev/shm) has no room.
         """
         folder = folder or _shared_folder()
+        _sweep(folder)
         header = _pages(8 * (HEADER_WORDS + 2 * slots * writers))
         total = header + slots * _pages(nbytes)
         path = folder / f"{NAME_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
@@ -232,6 +236,19 @@ class SharedBuffer:
 def _not_done(late: Sequence[int], version: int, held: int, buffer: str) -> Diagnostic:
     ranks = ", ".join(str(rank) for rank in late)
     return diagnose("FR0952", version=version, ranks=ranks, held=held, buffer=buffer)
+
+
+def _sweep(folder: Path) -> None:
+    """Unlink buffers that nobody has open: their makers were killed. One that is being made is young."""
+    for path in folder.glob(f"{NAME_PREFIX}*"):
+        with suppress(OSError):
+            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                if time.time() - os.fstat(file).st_mtime > YOUNG_SECONDS:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+            finally:
+                os.close(file)
 
 
 def _pages(nbytes: int) -> int:

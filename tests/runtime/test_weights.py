@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.connection
 import multiprocessing.synchronize
 import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 
 from flowrl.backends.contract import TensorSpec
 from flowrl.diag.diagnostic import FlowError, InternalError
-from flowrl.runtime.weights import NAME_PREFIX, LocalBuffer, SharedBuffer, buffer_bytes
+from flowrl.runtime.weights import NAME_PREFIX, YOUNG_SECONDS, LocalBuffer, SharedBuffer, buffer_bytes
 
 
 def _code(error: pytest.ExceptionInfo[FlowError]) -> str:
@@ -202,3 +204,29 @@ def test_another_file_is_not_taken_for_a_buffer(tmp_path: Path) -> None:
     path.write_bytes(bytes(4096))
     with pytest.raises(InternalError, match="not a weight buffer"):
         SharedBuffer.open(str(path))
+
+
+def test_buffers_of_killed_makers_are_unlinked_and_no_others(tmp_path: Path) -> None:
+    made, go_on = multiprocessing.Pipe()
+    maker = multiprocessing.get_context("spawn").Process(target=_make_and_wait, args=(tmp_path, go_on))
+    maker.start()
+    orphan = Path(made.recv())
+    living = SharedBuffer.create(4096, folder=tmp_path)
+    assert orphan.exists()
+    old = time.time() - 2 * YOUNG_SECONDS
+    for path in (orphan, Path(living.name)):
+        os.utime(path, (old, old))
+    second = SharedBuffer.create(4096, folder=tmp_path)
+    assert orphan.exists()  # its maker lives
+    maker.kill()
+    maker.join()
+    third = SharedBuffer.create(4096, folder=tmp_path)
+    assert sorted(map(str, tmp_path.iterdir())) == sorted(each.name for each in (living, second, third))
+    for buffer in (living, second, third):
+        buffer.close()
+    assert not list(tmp_path.iterdir())
+
+
+def _make_and_wait(folder: Path, told: multiprocessing.connection.Connection) -> None:
+    told.send(SharedBuffer.create(4096, folder=folder).name)
+    time.sleep(60)
