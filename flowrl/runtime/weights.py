@@ -112,8 +112,8 @@ class SharedBuffer:
 
     @staticmethod
     def create(nbytes: int, *, slots: int = 2, writers: int = 1, folder: Path | None = None) -> SharedBuffer:
-        """Make a buffer of `slots` × `nbytes`, its memory taken at once. The maker's `close` unlinks it; those of makers
-        that were killed are unlinked here.
+        """Make a buffer of `slots` × `nbytes`, its memory taken at once. The maker's `close` unlinks it; those whose
+        makers were killed are unlinked here.
 
         Raises FlowError FR0950 if the folder (default /dev/shm) has no room.
         """
