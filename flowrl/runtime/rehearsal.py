@@ -104,6 +104,7 @@ def _models(plan: Plan, folder: Path, out: Path) -> tuple[dict[str, str], tuple[
     folders: dict[str, str] = {}
     told: list[Change] = []
     earlier: dict[str, ModelShape] = {}
+    talks = any(stage.programs.together for stage in plan.stages)
     for stage in plan.stages:
         shapes = shapes_of(stage.graph, str(folder), earlier)
         earlier |= handed_on(stage.name, stage.graph, shapes)
@@ -113,15 +114,16 @@ def _models(plan: Plan, folder: Path, out: Path) -> tuple[dict[str, str], tuple[
             if key in folders:
                 continue
             place = out / f"model{len(folders)}"
-            shape, sizes = shapes[model.name], _sizes(stage, model, shapes[model.name])
+            shape, sizes = shapes[model.name], _sizes(stage, model, shapes[model.name], talks=talks)
             made = make_small(model, folder, sizes, place, stage.run.seed)
             folders[key] = str(place)
             told.append(Change("shrunk", f"models.{model.name}", _told(shape, model), _told_small(sizes, made)))
     return folders, tuple(told)
 
 
-def _sizes(stage: StagePlan, model: Model, shape: ModelShape) -> SmallModel:
-    """Heads that every tp of the plan divides, in the groups that the model has."""
+def _sizes(stage: StagePlan, model: Model, shape: ModelShape, *, talks: bool) -> SmallModel:
+    """Heads that every tp of the plan divides, in the groups that the model has. `talks`: whether some stage, which may
+    go on with this model, plays episodes."""
     roles = {role.name for role in stage.graph.roles if role.model == model.name}
     tp = max((e.layout.tp for pool in stage.pools for e in pool.roles if e.role in roles), default=1)
     heads = max(HEADS, tp)
@@ -133,7 +135,7 @@ def _sizes(stage: StagePlan, model: Model, shape: ModelShape) -> SmallModel:
         heads=heads,
         kv_heads=kv_heads,
         ffn=2 * heads * HEAD_WIDTH,
-        positions=PROMPT_TOKENS + max(RESPONSE_TOKENS, EPISODE_TOKENS if stage.programs.together else 0),
+        positions=PROMPT_TOKENS + (EPISODE_TOKENS if talks else RESPONSE_TOKENS),
     )
 
 
