@@ -104,14 +104,19 @@ def events_of(plan: Plan, trace: ChromeTrace) -> tuple[Event, ...]:
 def pairs_of(stage: StagePlan, events: Iterable[Event]) -> tuple[Pair, ...]:
     """Of the instructions that worked often enough, in the plan's order. Every other repeat is held out."""
     ops = {each.id: each.op or each.id for each in stage.programs.instructions}
-    taken: dict[str, list[tuple[int, float]]] = {}
+    rounds: dict[tuple[str, int], float] = {}
+    """By instruction and step: one that refill has run again is planned as one."""
     for event in events:
         if event.stage == stage.name and event.instruction in ops and event.step > 1:
-            taken.setdefault(ops[event.instruction], []).append((event.step, event.seconds))
+            key = (event.instruction, event.step)
+            rounds[key] = rounds.get(key, 0.0) + event.seconds
+    taken: dict[str, list[tuple[int, float]]] = {}
+    for (instruction, step), seconds in rounds.items():
+        taken.setdefault(ops[instruction], []).append((step, seconds))
     found: list[Pair] = []
     for name in dict.fromkeys(ops.values()):
-        seconds = [took for _, took in sorted(taken.get(name, []))]
-        if len(seconds) >= LEAST_REPEATS:
+        repeats = [took for _, took in sorted(taken.get(name, []))]
+        if len(repeats) >= LEAST_REPEATS:
             ids = tuple(id for id, op in ops.items() if op == name)
-            found.append(Pair(stage.name, name, ids, tuple(seconds[::2]), tuple(seconds[1::2])))
+            found.append(Pair(stage.name, name, ids, tuple(repeats[::2]), tuple(repeats[1::2])))
     return tuple(found)

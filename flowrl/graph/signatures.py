@@ -108,8 +108,6 @@ class BuiltinFunction(msgspec.Struct, frozen=True, kw_only=True):
     fields: tuple[str, ...]
     args: tuple[str, ...] = ()
     optional_args: tuple[str, ...] = ()
-    keeps_state: bool = False
-    """Whether something lives from step to step, and goes into checkpoints."""
 
 
 def slot(name: str, *, unit: Unit | None = None, optional: bool = False) -> Input:
@@ -302,7 +300,6 @@ BUILTIN_FUNCTIONS: dict[str, BuiltinFunction] = {
         fields=("reward_advantages", "safety_advantages", "costs"),
         args=("cost_limit",),
         optional_args=("start", "lr", "most"),
-        keeps_state=True,
     ),
 }
 """Functions of `kind: function` that ship with FlowRL. lagrange: (reward_advantages + m x safety_advantages) / (1 + m)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from flowrl.graph.graph import Kind, Op, Role
 from flowrl.graph.params import CallParams
-from flowrl.graph.signatures import BUILTIN_FUNCTIONS
 
-_PREFIX = "flowrl:"
+STATEFUL = frozenset({"flowrl:lagrange"})
+"""Functions that ship with FlowRL and keep something; a user's keep nothing that a run counts on."""
 
 
 def keeps_state(role: Role, ops: Iterable[Op]) -> bool:
@@ -20,7 +20,4 @@ def changes_state(op: Op) -> bool:
     """Whether a firing of the op changes what its role keeps."""
     if op.method == "update":
         return True
-    if not isinstance(op.params, CallParams) or not op.params.function.startswith(_PREFIX):
-        return False
-    known = BUILTIN_FUNCTIONS.get(op.params.function.removeprefix(_PREFIX))
-    return known is not None and known.keeps_state
+    return isinstance(op.params, CallParams) and op.params.function in STATEFUL
