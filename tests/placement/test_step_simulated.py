@@ -27,9 +27,18 @@ from flowrl.plan.plan import Memory, Pool, RolePlacement, StageRun
 from flowrl.program.program import InstructionKind
 from flowrl.spec import loads
 from flowrl.spec.presets import preset_names
+from tests.placement.flows import GRPO
 from tests.placement.plans import Case
 from tests.spec.preset_flows import EXAMPLES, minimal
 
+REFILLED = (
+    GRPO.replace("  - reward.score -> advantage.estimate\n", "  - informative.select -> advantage.estimate\n")
+    .replace("updates: 2", "updates: 2, refill: {max_rounds: 4}")
+    .replace("roles:\n", "roles:\n  informative: {kind: filter, rule: zero_spread, by: reward.rewards}\n")
+    .replace("edges:\n", "edges:\n  - reward.score -> informative.select\n  - data.train -> actor_infer.generate@val\n")
+    .replace("  - actor_train =>", "  - actor_infer.generate@val -> reward.score@val\n  - actor_train =>")
+)
+"""A model scores in every round, and a call of the engine waits behind them."""
 CLUSTER = lower_cluster("4x8xH100-80G")
 WAYS = ("colocated", "split", "standalone", "mixed")
 
@@ -96,6 +105,16 @@ def test_a_step_is_the_cycle_ratio_of_the_program(preset: str, lag: int) -> None
     if lag and "generate" not in minimal(preset) and preset in ("rm", "sft"):
         lag = 0  # no weights edge, so no lag
     here = case_of(preset, lag)
+    for pools in all_ways(here):
+        compared, taken = both(here, pools)
+        assert compared == pytest.approx(taken, rel=1e-9)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_step_with_rounds_of_refill(lag: int) -> None:
+    spec = loads(f"{REFILLED}schedule: {{max_lag: {lag}}}\n", folder=EXAMPLES)
+    graph, _ = run_passes(lower_stage(spec, 0))
+    here = Case(("refilled", f"{lag}"), graph, CLUSTER, lower_placement(spec, 0), shapes_of(graph, EXAMPLES))
     for pools in all_ways(here):
         compared, taken = both(here, pools)
         assert compared == pytest.approx(taken, rel=1e-9)
