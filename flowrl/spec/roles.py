@@ -190,7 +190,7 @@ class RewardRole(RoleBase):
     args: Arguments = Field(default_factory=dict)
     """Keyword arguments of the function. Default none."""
     generate: GenerateDocument | None = None
-    """Sampling of a judge's own model. Default none."""
+    """Sampling of a judge's model. Default none: greedy."""
     unit: Literal["sample", "turn", "token"] = "sample"
     """What one reward belongs to. Default sample."""
     timeout_seconds: PositiveNumber | None = None

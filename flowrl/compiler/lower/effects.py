@@ -158,11 +158,11 @@ def _generator(stage: Stage, name: str, role: schema.GeneratorRole) -> Iterator[
 
 def _reward(stage: Stage, name: str, role: schema.RewardRole) -> Iterator[Idle]:
     judge = role.judge
-    asks_own = judge is not None and judge.endpoint is None and role.model is not None
+    asks = judge is not None and (judge.endpoint is not None or role.model is not None)
     if role.flavour not in ("function", "judge"):
         yield ("timeout_seconds",), f"it is of one call of a function or judge, and `{name}` has `{role.flavour}`"
-    if not asks_own:
-        yield ("generate",), f"it is how a judge's own model answers, and `{name}` has none"
+    if not asks:
+        yield ("generate",), f"it is how the model of a judge answers, and `{name}` asks none"
     if judge is not None and judge.endpoint is not None:
         yield ("model",), f"the judge of `{name}` asks {judge.endpoint}"
 
