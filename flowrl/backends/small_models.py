@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
 from transformers.utils import logging as hf_logging
 
 from flowrl.backends.models import materialise
@@ -62,6 +62,7 @@ def make_small(model: Model, folder: Path, small: Small, out: Path, seed: int) -
         made: Any = AutoModelForCausalLM.from_config(config)
     made.to(torch.float32).save_pretrained(str(out))
     _with_template(tokenizer, out)
+    _with_head(model, out, seed)
     return Made(str(config.model_type), model.source)
 
 
@@ -82,6 +83,7 @@ def _bytes(model: Model, folder: Path, small: Small, out: Path, seed: int) -> Ma
     materialise(tiny, folder, out, seed)
     if model.inline is None:
         _with_template(AutoTokenizer.from_pretrained(str(out)), out)
+    _with_head(model, out, seed)
     return Made("qwen2", name)
 
 
@@ -123,3 +125,21 @@ def _shrunk(config: Any, small: Small) -> Any:
 def _with_template(tokenizer: Any, out: Path) -> None:
     tokenizer.chat_template = tokenizer.chat_template or TEMPLATE
     tokenizer.save_pretrained(str(out))
+
+
+def _with_head(model: Model, out: Path, seed: int) -> None:
+    """A head of one number a token, of random weights, in the folder of a model that has one: a reward model without
+    weights for it would be none."""
+    if model.head != "scalar":
+        return
+    before = hf_logging.get_verbosity()
+    hf_logging.set_verbosity_error()  # the head is expected to be missing
+    try:
+        made: Any = AutoModelForTokenClassification.from_pretrained(str(out), num_labels=1)
+    finally:
+        hf_logging.set_verbosity(before)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(sample_seed(seed, f"model.{model.name}.head", 0))
+        made.score.weight.normal_(std=made.config.hidden_size**-0.5)
+        made.score.bias.zero_()
+    made.save_pretrained(str(out))
