@@ -172,3 +172,29 @@ def test_published_steps(cluster: str, model: str, trainer: str, layouts: str, t
     told = told_text(flow)
     found = seconds_of_step(told.graph, told.placement.pools, told.shapes, told.cluster, told.request)
     assert found == pytest.approx(measured, rel=0.3)
+
+
+SFT = """
+flowrl: 1
+name: sft
+cluster: {gpu: H100-80G, nodes: 1, gpus_per_node: 8}
+models: {policy: {source: Qwen/Qwen2.5-7B}}
+data: {train: {source: rows.jsonl, response: response, max_prompt_tokens: 1000}}
+roles: {actor_train: {model: policy, backend: fsdp, update: {loss: sft, micro_batch_tokens: 4096}}}
+edges: [data.train -> actor_train.update]
+step: {prompts: 128}
+"""
+
+
+def test_given_responses_are_as_long_as_they_are_said_to_be() -> None:
+    """Half of what a micro-batch of 4,096 leaves beside a prompt of 1,000, unless `assume` says."""
+    rule, half, short = (
+        timed(told_text(SFT + each))["run actor_train.update"]
+        for each in (
+            "",
+            "assume: {actor_train.update: {response_tokens: {mean: 1548, p99: 1548}}}\n",
+            "assume: {actor_train.update: {response_tokens: {mean: 100, p99: 100}}}\n",
+        )
+    )
+    assert half == pytest.approx(rule, rel=0.1)
+    assert 0.2 * rule < short < 0.45 * rule  # 600 tokens a row in place of 2,048

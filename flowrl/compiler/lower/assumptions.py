@@ -43,6 +43,8 @@ def _read(stage: Stage, name: str, method: str, role: schema.RoleDocument) -> It
             yield "turns"
     elif method == "step":
         yield "turns"
+    elif _is_supervised(stage, f"{name}.{method}"):
+        yield "response_tokens"
     elif isinstance(role, schema.FilterRole) and role.keep_top is None:
         yield "keep"
     elif isinstance(role, schema.RewardRole):
@@ -50,6 +52,12 @@ def _read(stage: Stage, name: str, method: str, role: schema.RoleDocument) -> It
             yield "response_tokens"
         if method == "score" and _is_routed(stage, name):
             yield "share"
+
+
+def _is_supervised(stage: Stage, op: str) -> bool:
+    """Whether the op reads given responses, straight from a data set."""
+    edges = (edge for edge in stage.document.edges if edge.arrow == "->" and op in edge.targets)
+    return any(source.startswith("data.") for edge in edges for source in edge.sources)
 
 
 def _on_model(role: schema.RoleDocument) -> bool:

@@ -255,7 +255,8 @@ class Workload:
         return Given(room, f"rule: {name} has no max_prompt_tokens")
 
     def _lengths_of_data(self, data: tuple[str, DataParams] | None, op: Op) -> Lengths:
-        """A given response (supervised) has no limit of its own: what fits the positions and one micro-batch."""
+        """A given response (supervised) has no limit of its own: what fits the positions and one micro-batch. It has
+        half of that unless `assume` says how many tokens."""
         limit = self._positions
         if isinstance(op.params, UpdateParams | ForwardParams):
             limit = min(limit, op.params.micro_batch_tokens)
@@ -263,6 +264,10 @@ class Workload:
         most = Given(
             max(1, limit - int(prompt.value)), "rule: the model's positions and one micro-batch, less the prompt"
         )
+        said = self._counts.assumed(op)
+        if said is not None and said.response_tokens is not None:
+            mean, tail, table = self._responses(most, said)
+            return Lengths(prompt, _half(prompt), most, mean, tail, None, table)
         return Lengths(prompt, _half(prompt), most, _half(most), most)
 
 

@@ -187,6 +187,18 @@ def test_assumptions_that_nothing_reads_are_told(op: str) -> None:
         assert codes == (("FR0241",) if key in unread else ()), key
 
 
+def test_an_update_on_a_data_set_has_responses_of_its_own() -> None:
+    """One that reads what a generator made has that one's."""
+    said = {"actor_train.update": {"response_tokens": 4}}
+    supervised = yaml.safe_load(RL) | {"assume": said, "step": {"prompts": 8}}
+    supervised["roles"] = {"actor_train": {"model": "policy", "backend": "fsdp", "update": {"loss": "sft"}}}
+    supervised |= {"edges": ["data.val -> actor_train.update"], "placement": "auto", "schedule": {}}
+    assert "FR0241" in lowered(changed(RL, "assume", said))[1]
+    text, codes = lowered(yaml.safe_dump(supervised))
+    assert "response_tokens" in text
+    assert "FR0241" not in codes
+
+
 @pytest.mark.parametrize(
     ("base", "op", "said", "told"),
     [
