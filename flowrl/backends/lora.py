@@ -27,7 +27,7 @@ HEAD = "score."
 
 
 class AdaptedLinear(nn.Linear):
-    """A linear layer with an adapter. Made from a plain one by `adapt`."""
+    """A linear layer with an adapter, which is computed with in the dtype of its input. Made by `adapt`."""
 
     lora_a: nn.Parameter
     lora_b: nn.Parameter
@@ -38,7 +38,8 @@ class AdaptedLinear(nn.Linear):
         whole = linear(input, self.weight, self.bias)
         if not self.active:
             return whole
-        return whole + linear(linear(input, self.lora_a), self.lora_b) * self.scale
+        a, b = self.lora_a.to(input.dtype), self.lora_b.to(input.dtype)
+        return whole + linear(linear(input, a), b) * self.scale
 
 
 def adapt(module: nn.Module, lora: Mapping[str, Any], seed: int, dtype: torch.dtype = torch.float32) -> None:

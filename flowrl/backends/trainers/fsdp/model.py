@@ -2,9 +2,9 @@
 
 Parameters are kept in float32 (they are what the optimizer moves) and computed with in the model's dtype; those that an
 adapter (LoRA) leaves as they are, are kept in the model's dtype. A scorer of such a model is its base. With one rank
-and float32 the module stays plain: FSDP2 would gather and scatter nothing and cost its hooks. In every other case it is
-sharded, also on a single rank, since FSDP2's mixed precision is what makes a bfloat16 model of float32 parameters.
-Everything beyond this file treats both alike.
+and float32, or with adapters, which cast themselves, the module stays plain: FSDP2 would gather and scatter nothing and
+cost its hooks. In every other case it is sharded, also on a single rank, since FSDP2's mixed precision is what makes a
+bfloat16 model of float32 parameters. Everything beyond this file treats both alike.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def build(setup: RankSetup) -> tuple[nn.Module, DeviceMesh | None]:
     _ready(module, engine.recompute or "none")
     if engine.cross_entropy == "chunked" and setup.model.head == "lm":
         _chunk(module, setup)
-    if setup.world_size == 1 and master is dtype and not engine.parameter_offload:
+    if setup.world_size == 1 and (master is dtype or lora is not None) and not engine.parameter_offload:
         return module, None
     mesh = mesh_of(setup)
     _shard(module, setup, mesh, dtype)
