@@ -34,6 +34,11 @@ TRL_ROWS = (64, 16)
 OURS: dict[str, tuple[str, ...]] = {
     "inline, hf, two threads": ("launcher=inline",),
     "ray, hf, two ranks": ("launcher=ray", "cluster.gpus_per_node=2"),
+    "ray, hf, two ranks, ZeRO 1": (
+        "launcher=ray",
+        "cluster.gpus_per_node=2",
+        "roles.actor_train.engine.zero_stage=1",
+    ),
     "ray, vllm, two ranks": ("launcher=ray", "cluster.gpus_per_node=2", "vars.backend=vllm"),
 }
 """Ways of running the flow: the launcher, and keys to set."""
