@@ -104,3 +104,22 @@ def test_an_id_that_comes_twice_is_our_fault() -> None:
     twice = (_batch([1], samples=False), _batch([1], samples=False))
     with pytest.raises(InternalError, match="have one id"):
         assemble([Source("a", "array", twice)])
+
+
+def test_parts_that_have_some_of_the_rows_each() -> None:
+    """What routes bring: NaN, or an empty row, where a part has none. All rows of the second part are another's."""
+    ids = [(1 << SAMPLE_ID_BITS) + k for k in range(4)]
+    left, right = _batch([ids[0], ids[2]], samples=True), _batch([], samples=True)
+    prompts = _batch([1], samples=False)
+    sources = [
+        Source("by", "objects", (prompts,), by_prompt=True),
+        Source("left", "array", (left,)),
+        Source("lists", "ragged", (left,)),
+        Source("right", "array", (right,)),
+    ]
+    made = assemble(sources, np.asarray(ids, dtype=np.int64), ("left", "lists", "right"))
+    assert made.objects("by") == ("row 1",) * 4
+    np.testing.assert_array_equal(made.array("left"), np.asarray([3 * ids[0], np.nan, 3 * ids[2], np.nan], np.float32))
+    wanted = [_value("ragged", ids[0]), [], _value("ragged", ids[2]), []]
+    assert [row.tolist() for row in made.ragged("lists").rows()] == wanted
+    assert np.isnan(made.array("right")).all()
