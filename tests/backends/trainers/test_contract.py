@@ -160,6 +160,22 @@ def test_an_update_is_a_hand_written_step(trainer: Any, folder: Path, aggregate:
         assert torch.allclose(moved[name], parameter.detach() - 0.1 * parameter.grad, atol=1e-6), name
 
 
+def test_a_padding_token_that_was_sampled(trainer: Any, folder: Path) -> None:
+    """transformers' embeddings give no gradient for what they read for it."""
+    batch = sample_rows(9)
+    tokens = batch.ragged("tokens")
+    values = tokens.values.copy()
+    values[::4] = 0
+    batch = Batch(batch.ids, batch.prompt_ids, {**batch.columns, "tokens": Ragged(values, tokens.lengths)})
+    call = update(clip_high=0.3, entropy_coef=0.01, kl=KlParams(coef=0.1, form="k3"), old_log_probs="recompute")
+    metrics = trainer.call(call, batch).metrics
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    assert model.config.pad_token_id == 0
+    hand_loss(model, batch, "token_mean").backward()
+    norm = torch.stack([p.grad.square().sum() for p in model.parameters()]).sum().sqrt()
+    assert metrics["grad_norm"][0] == pytest.approx(norm.item(), rel=1e-5)
+
+
 def test_sft_reads_text(trainer: Any, folder: Path) -> None:
     pairs = [("1+1=", "2"), ("what", "is it"), ("zz", "")]
     ids = np.arange(3, dtype=np.int64)

@@ -5,11 +5,12 @@ Weights are read by weights.py. Knows no optimizer.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification
 
 from flowrl.backends.contract import RankSetup
@@ -93,9 +94,24 @@ def build(setup: RankSetup, config: Any, facts: Facts, groups: Groups, dtype: to
         # gradients after it.
         module.output_layer.sequence_parallel = module.output_layer.allreduce_dgrad = False
         module.output_layer.disable_grad_reduce = True
+    if groups.is_first and config.pad_token_id is not None:
+        module.embedding.word_embeddings.register_forward_hook(_without_padding(config.pad_token_id, groups))
     module.to(setup.device)
     module.train(setup.role.engine.recompute in ("full", "selective"))
     return module if dtype is torch.float32 else core().Float16Module(made, module)
+
+
+def _without_padding(pad_id: int, groups: Groups) -> Callable[[Any, Any, Tensor], Tensor]:
+    """transformers' embeddings have a `padding_idx`: what is read for a padding token, also one that was sampled, has
+    no gradient. Without this hook losses would part from those of `fsdp` after an update with such a token."""
+
+    def hook(embedding: Any, given: Any, output: Tensor) -> Tensor:
+        is_token = given[0] != pad_id
+        if embedding.reduce_scatter_embeddings:  # [tokens of this tp rank, rows, hidden]
+            is_token = is_token.transpose(0, 1).chunk(groups.tp)[groups.tp_rank]
+        return torch.where(is_token[..., None], output, output.detach())
+
+    return hook
 
 
 def unwrapped(module: Any) -> Any:
