@@ -18,12 +18,16 @@ from flowrl.backends.contract import Call, RankSetup, Result
 from flowrl.backends.registry import make_rank
 from flowrl.diag.diagnostic import FlowError
 from flowrl.graph.graph import Kind
+from flowrl.runtime.launchers.choose import INLINE
 from flowrl.runtime.launchers.inline import InlineLauncher
 from flowrl.runtime.launchers.ray import RayLauncher
+from flowrl.runtime.rehearsal import RehearsalOptions, rehearse
+from flowrl.runtime.rehearse import Small
 from flowrl.runtime.run import RunOptions, run
 from flowrl.runtime.session import SessionOptions
 from flowrl.spec import load
 from tests.conftest import Told
+from tests.runtime.tiny_flow import EXAMPLES
 
 MODEL = """\
     source: {architecture: qwen2, tokenizer: characters, hidden_size: 32, layers: 1, heads: 2, kv_heads: 2,
@@ -213,3 +217,20 @@ def test_ray_says_that_it_cannot(tmp_path: Path, told: Told, monkeypatch: pytest
     with pytest.raises(FlowError) as caught:
         RayLauncher().start(plan, plan.stages[0], tmp_path, None)
     told(caught.value, "FR0863")
+
+
+def test_the_job_with_sokoban_trains_small(tmp_path: Path) -> None:
+    """examples/flows/06 as it is rehearsed, with a Sokoban in which any text is a move: GiGPO and StarPO's filter."""
+    sets = ("roles.sokoban.env=flowrl:sokoban", "roles.sokoban.args={any_text: true}", "step.prompts=4")
+    plan = compile_spec(load(EXAMPLES / "flows" / "06-sokoban-gigpo.yaml", sets))
+    quiet = SessionOptions(progress=False, threads=1)
+    options = RehearsalOptions(Small(steps=3), INLINE, tmp_path / "runs", session=quiet)
+    done = rehearse(plan, options)
+    assert all(len(each.steps) >= 1 for each in done.ran)
+    lines = [json.loads(line) for line in (done.folder / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "actor_train.loss" in line]
+    assert len(steps) == 3
+    assert len({line["actor_train.loss"] for line in steps}) == 3
+    assert len({line["sokoban.rewards"] for line in steps}) == 3
+    assert all(line["starpo.kept"] == 0.25 for line in steps)
+    assert all(line["sokoban.turns"] > 1 for line in steps)
