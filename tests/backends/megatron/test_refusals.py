@@ -51,6 +51,11 @@ def test_another_release(tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyP
     told(caught.value, "FR0880", "release")
 
 
+def test_what_is_installed_is_what_is_asked_for() -> None:
+    makefile = (Path(__file__).parents[3] / "Makefile").read_text(encoding="utf-8")
+    assert f"MEGATRON := megatron-core=={library.VERSION}\n" in makefile
+
+
 @pytest.mark.parametrize(
     ("facts", "reason"),
     [
