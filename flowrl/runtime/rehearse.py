@@ -226,7 +226,11 @@ class _Stage:
         return replace(params, max_response_tokens=tokens, samples_per_prompt=samples, extra={}, **limits)
 
     def _edge(self, edge: Edge) -> Edge:
-        return edge if edge.start_step is None else replace(edge, start_step=min(edge.start_step, 1))
+        """Weights travel through this machine's memory, whatever the plan's devices have."""
+        if edge.transport is not None:
+            self._changes.replaced(f"transport of `{edge.id}`", edge.transport, "this machine's memory")
+        start = None if edge.start_step is None else min(edge.start_step, 1)
+        return replace(edge, start_step=start, transport=None)
 
     def _pools(self) -> Iterator[Pool]:
         start = 0

@@ -105,6 +105,15 @@ def test_minibatches_part_the_small_step(plan: Plan) -> None:
     assert rows == [(0, 2), (2, 4), (4, 6), (6, 8)]
 
 
+def test_a_transport_of_the_plans_devices_is_not_asked_of_this_machine(tmp_path: Path) -> None:
+    edge = "  - {edge: actor_train => actor_infer, transport: disk}"
+    (tmp_path / "flow.yaml").write_text(FLOW.replace("  - actor_train => actor_infer", edge))
+    (tmp_path / "rewards.py").write_text(REWARDS)
+    made, changes = shrink(compile_spec(load(tmp_path / "flow.yaml")), Small())
+    preflight(made)
+    assert [change.was for change in changes if change.of.startswith("transport")] == ["disk"]
+
+
 def test_a_filter_that_keeps_a_share_of_each_group_keeps_one(tmp_path: Path) -> None:
     """The best of eight, as RAFT has it, needs eight."""
     text = (
