@@ -185,9 +185,9 @@ UNBUILT: tuple[Unbuilt, ...] = (
         roles(lambda r: r.optimizer is not None and r.optimizer.name == "adamw_8bit"),
     ),
     Unbuilt(
-        "a layout of fsdp with tp, cp or ep",
-        "dp",
-        placed(lambda role, pool, e: role.backend == "fsdp" and max(e.layout.tp, e.layout.cp, e.layout.ep) > 1),
+        "a layout of fsdp with cp or ep",
+        "dp and tp",
+        placed(lambda role, pool, e: role.backend == "fsdp" and max(e.layout.cp, e.layout.ep) > 1),
     ),
     Unbuilt(
         "a layout of megatron with cp or ep",

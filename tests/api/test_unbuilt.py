@@ -109,10 +109,10 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "`gradient_dtype: bfloat16` of this backend": elsewhere("gradient_dtype: bfloat16"),
     "`engine.master_dtype` of this backend": elsewhere("master_dtype: bfloat16"),
     "`optimizer: {name: adamw_8bit}`": (("update: {loss: ppo}", "optimizer: {name: adamw_8bit}, update: {loss: ppo}"),),
-    "a layout of fsdp with tp, cp or ep": (
+    "a layout of fsdp with cp or ep": (
         (
             "step:",
-            "placement: {pools: {train: {gpus: 2, roles: [actor_train], layouts: {actor_train: {tp: 2}}}, "
+            "placement: {pools: {train: {gpus: 2, roles: [actor_train], layouts: {actor_train: {cp: 2}}}, "
             "rollout: {gpus: 1, roles: [actor_infer]}}}\nstep:",
         ),
     ),

@@ -45,7 +45,8 @@ class ModelReward:
         torch.set_num_threads(self._setup.threads)
         rows = self._texts.with_tokens(call, batch)
         rewards = np.asarray(self._rank.last_scores(rows, MICRO_BATCH_TOKENS), dtype=np.float32)
-        return settled(batch, self._finite(batch, rewards), self._setup.role.on_error)
+        made = settled(batch, self._finite(batch, rewards), self._setup.role.on_error)
+        return made if self._rank.tells else Result(None, {})
 
     def _finite(self, batch: Batch, rewards: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """NaN where the model gives no finite score. With `on_error: abort` that is told: FR0824."""

@@ -37,7 +37,7 @@ def save(folder: Path, rank: ModelRank, optimizer: torch.optim.Optimizer) -> Non
         "dtype": str(rank.dtype).removeprefix("torch."),
         "lora": rank.setup.model.lora if rank.setup.model is not None else None,
         "counters": _counters(rank.module, optimizer),
-        "tensors": {k: {"shape": list(p.shape), "start": p.start, "stop": p.stop} for k, p in own.items()},
+        "tensors": {key: _entry(key, part, rank.setup.layout.tp) for key, part in own.items()},
     }
     (folder / f"{name}.json").write_text(json.dumps(index, indent=1), encoding="utf-8")
     if rank.setup.rank == 0:
@@ -52,7 +52,7 @@ def restore(folder: Path, rank: ModelRank, optimizer: torch.optim.Optimizer) -> 
     stored = Stored(folder)
     with torch.no_grad():
         for key, part in _model_parts(rank.module).items():
-            part.local.copy_(stored.rows(key, part.shape, part.start, part.stop))
+            part.local.copy_(_stored_of(stored, key, part))
     _restore_moments(stored, rank.module, optimizer)
 
 
@@ -99,6 +99,21 @@ class Stored:
         return FlowError(diagnose("FR0831", helps=helps, folder=self._folder, reason=reason))
 
 
+def _entry(key: str, part: Part, tp: int) -> dict[str, Any]:
+    """What the index says of a tensor; with tensor parallelism in boxes of rows and columns."""
+    entry: dict[str, Any] = {"shape": list(part.shape), "start": part.start, "stop": part.stop}
+    if tp == 1:
+        return entry
+    width = int(np.prod(part.shape[1:]))
+    first, last = part.columns or (0, width)
+    return entry | {"boxes": [[part.start, part.stop - part.start, first, last - first, key]]}
+
+
+def _stored_of(stored: Stored, key: str, part: Part) -> Tensor:
+    rows = stored.rows(key, part.shape, part.start, part.stop)
+    return rows if part.columns is None else rows[:, part.columns[0] : part.columns[1]]
+
+
 def _named(key: str) -> str:
     """The parameter, or what the optimizer keeps of it."""
     part, _, name = key.partition("/")
@@ -127,7 +142,7 @@ def _assembled(indices: Sequence[tuple[Path, Any]], key: str, shape: tuple[int, 
                 continue
             with safe_open(path, framework="pt") as file:
                 part = file.get_slice(inside)[low - row : high - row]
-            whole[low - start : high - start, column : column + columns] = part
+            whole[low - start : high - start, column : column + columns] = part.view(high - low, columns)
     return whole.view(stop - start, *shape[1:])
 
 
@@ -186,5 +201,5 @@ def _filled(stored: Stored, key: str, like: Tensor) -> Tensor:
     """A tensor placed like `like` with the stored values."""
     own = torch.empty_like(like)
     part = part_of(key, own)
-    part.local.copy_(stored.rows(key, part.shape, part.start, part.stop))
+    part.local.copy_(_stored_of(stored, key, part))
     return own

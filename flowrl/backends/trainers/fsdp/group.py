@@ -17,8 +17,9 @@ TIMEOUT = timedelta(minutes=30)
 
 
 def mesh_of(setup: RankSetup) -> DeviceMesh:
-    """A mesh of one axis, `dp`, over the role's ranks. Joins the process group if this process has none; a second role
-    in the process shares it, which needs the same ranks."""
+    """A mesh of axis `dp` over the role's ranks; with tensor parallelism of `dp` and `tp`, whose ranks are neighbours.
+    Joins the process group if this process has none; a second role in the process shares it, which needs the same
+    ranks."""
     device = torch.device(setup.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -32,7 +33,10 @@ def mesh_of(setup: RankSetup) -> DeviceMesh:
         )
     if (dist.get_rank(), dist.get_world_size()) != (setup.rank, setup.world_size):
         raise InternalError(f"`{setup.role.name}` shares a process with a role of other ranks")
-    return init_device_mesh(device.type, (setup.world_size,), mesh_dim_names=("dp",))
+    tp = setup.layout.tp
+    if tp == 1:
+        return init_device_mesh(device.type, (setup.world_size,), mesh_dim_names=("dp",))
+    return init_device_mesh(device.type, (setup.world_size // tp, tp), mesh_dim_names=("dp", "tp"))
 
 
 def shard_mesh(setup: RankSetup, mesh: DeviceMesh) -> DeviceMesh:

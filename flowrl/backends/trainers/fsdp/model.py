@@ -26,6 +26,7 @@ from flowrl.backends.models import torch_dtype
 from flowrl.backends.trainers.fsdp.group import mesh_of, shard_mesh
 from flowrl.backends.trainers.fsdp.head import make_token_head
 from flowrl.backends.trainers.fsdp.packing import ATTENTION
+from flowrl.backends.trainers.fsdp.tensor_parallel import cut_layers, fault_of
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
 from flowrl.graph.graph import Kind
 
@@ -49,25 +50,50 @@ def build(setup: RankSetup) -> tuple[nn.Module, DeviceMesh | None]:
         adapt(module, lora, setup.seed, master)
     if not engine.parameter_offload:
         module.to(setup.device)
+    _require_cut(module, setup)
     _ready(module, engine.recompute or "none")
     if engine.cross_entropy == "chunked" and setup.model.head == "lm":
         _chunk(module, setup)
     if setup.world_size == 1 and (master is dtype or lora is not None) and not engine.parameter_offload:
         return module, None
     mesh = mesh_of(setup)
+    if setup.layout.tp > 1:
+        cut_layers(module, _layers(module), mesh["tp"])
+        mesh = mesh["dp"]
     _shard(module, setup, mesh, dtype)
     return module, mesh
 
 
 def _refuse(setup: RankSetup) -> None:
     engine, layout = setup.role.engine, setup.layout
-    odd = [f"`{name}: {getattr(layout, name)}`" for name in ("tp", "pp", "cp", "ep") if getattr(layout, name) > 1]
+    odd = [f"`{name}: {getattr(layout, name)}`" for name in ("pp", "cp", "ep") if getattr(layout, name) > 1]
     if engine.cross_entropy not in WAYS_OF_LOGITS:
         odd.append(f"`cross_entropy: {engine.cross_entropy}`")
+    if layout.tp > 1:
+        odd += [f"`{key}` with `tp`" for key in _not_with_tp(setup)]
     if odd:
         what = f"{', '.join(odd)} of role `{setup.role.name}` on backend `fsdp`"
-        known = f"data parallel ranks (dp), `cross_entropy` {', '.join(WAYS_OF_LOGITS)}"
+        known = f"ranks of dp and tp, `cross_entropy` {', '.join(WAYS_OF_LOGITS)}"
         raise FlowError(diagnose("FR0801", setup.role.span, what=what, known=known))
+
+
+def _not_with_tp(setup: RankSetup) -> list[str]:
+    engine = setup.role.engine
+    trains_adapters = setup.role.kind is Kind.TRAINER and setup.model is not None and setup.model.lora is not None
+    asked = {
+        "lora": trains_adapters,
+        "cross_entropy: chunked": engine.cross_entropy == "chunked",
+        "shard_devices": engine.shard_devices is not None,
+        "parameter_offload": engine.parameter_offload,
+    }
+    return [key for key, is_asked in asked.items() if is_asked]
+
+
+def _require_cut(module: nn.Module, setup: RankSetup) -> None:
+    reason = fault_of(module, _layers(module), setup.layout.tp) if setup.layout.tp > 1 else None
+    if reason is not None:
+        what = f"`tp: {setup.layout.tp}` of role `{setup.role.name}` on backend `fsdp` for a model with {reason}"
+        raise FlowError(diagnose("FR0801", setup.role.span, what=what, known="`tp: 1`"))
 
 
 def _chunk(module: nn.Module, setup: RankSetup) -> None:

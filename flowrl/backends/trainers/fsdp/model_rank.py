@@ -114,6 +114,16 @@ class ModelRank:
                 scores[micro.rows] = made[: len(micro.rows)]
         return scores
 
+    @property
+    def copies(self) -> int:
+        """Ranks over which FSDP2 averages gradients."""
+        return 1 if self.mesh is None else self.mesh.size()
+
+    @property
+    def tells(self) -> bool:
+        """Whether rows and their results are told by this rank: all ranks of a `tp` have the same."""
+        return self.setup.rank % self.setup.layout.tp == 0
+
     def trained(self) -> list[torch.nn.Parameter]:
         """What an optimizer moves: all parameters, or the adapters of a LoRA model."""
         return [parameter for parameter in self.module.parameters() if parameter.requires_grad]

@@ -45,7 +45,7 @@ class FsdpScorer:
         rows = self._texts.with_tokens(call, batch)
         with without_adapters(self._rank.module):
             columns = self._columns(call, rows)
-        return Result(Batch(batch.ids, batch.prompt_ids, columns), {})
+        return Result(Batch(batch.ids, batch.prompt_ids, columns) if self._rank.tells else None, {})
 
     def read_weights(self, manifest: Sequence[TensorSpec], buffer: Bytes, version: int) -> None:
         weights.read(weights.parts(self._rank.module), manifest, buffer)

@@ -38,7 +38,8 @@ class FsdpTrainer:
         if call.op.method == "log_probs":
             return self._log_probs(call, batch)
         if call.op.method == "values":
-            return Result(Batch(batch.ids, batch.prompt_ids, {"values": self._rank.values(call, batch)}), {})
+            columns: dict[str, Column] = {"values": self._rank.values(call, batch)}
+            return Result(Batch(batch.ids, batch.prompt_ids, columns) if self._rank.tells else None, {})
         if call.op.method == "update" and isinstance(call.op.params, UpdateParams):
             return self._update(call, call.op.params, batch)
         raise InternalError(f"a trainer has no op {call.op.id}")
@@ -85,7 +86,8 @@ class FsdpTrainer:
         if "entropy" in made:
             columns["entropy"] = made["entropy"]
             metrics["entropy"] = token_mean(made["entropy"], batch.ragged("loss_mask"))
-        return Result(Batch(batch.ids, batch.prompt_ids, columns), metrics)
+        told = Batch(batch.ids, batch.prompt_ids, columns) if self._rank.tells else None
+        return Result(told, metrics)
 
     def _update(self, call: Call, params: UpdateParams, batch: Batch) -> Result:
         rate = learning_rate(self._optimizer_params, call.step, self._setup.steps)

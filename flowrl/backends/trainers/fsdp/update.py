@@ -98,7 +98,7 @@ def update(
     moving = begun.of(still=False)
     for place, part in enumerate(moving, start=1):
         rank.reduces(place == len(moving))
-        (_forward(rank, part, params, begun, sums) * rank.setup.world_size).backward()
+        (_forward(rank, part, params, begun, sums) * rank.copies).backward()
     norm = _clip(rank, rank.setup.role.optimizer.max_grad_norm if rank.setup.role.optimizer else None)
     metrics = metrics_of(rank, sums, begun)
     if not np.isfinite(norm):
@@ -218,9 +218,32 @@ def _rollout_slot(call: Call, batch: Batch) -> str | None:
 
 def _clip(rank: ModelRank, most: float | None) -> float:
     """Scale the gradient down to norm `most`, over all parameters and ranks; gives its norm before."""
+    if rank.setup.layout.tp > 1:
+        return _clip_apart(rank.trained(), most)
     parameters = list(rank.module.parameters())
     norm = torch.nn.utils.clip_grad_norm_(parameters, float("inf") if most is None else most)
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+
+
+def _clip_apart(parameters: list[torch.nn.Parameter], most: float | None) -> float:
+    """With tensor parallelism parameters lie on different meshes, whose norms torch cannot join: each kind by itself,
+    then together."""
+    kinds: dict[tuple[int, str], list[DTensor]] = {}
+    for parameter in parameters:
+        grad = parameter.grad
+        if grad is not None:
+            assert isinstance(grad, DTensor)
+            kinds.setdefault((grad.device_mesh.ndim, str(grad.placements)), []).append(grad)
+    squares = 0.0
+    for grads in kinds.values():
+        norm = torch.nn.utils.get_total_norm(list[Tensor](grads))
+        squares += float(norm.full_tensor() if isinstance(norm, DTensor) else norm) ** 2
+    norm = squares**0.5
+    if most is not None and norm > most:
+        for grads in kinds.values():
+            for grad in grads:
+                grad.to_local().mul_(most / (norm + 1e-6))
+    return norm
 
 
 def not_finite(rank: Sharing, call: Call, norm: float, metrics: Metrics) -> FlowError:

@@ -35,6 +35,8 @@ class Part:
     local: Tensor
     copy: int = 0
     """Which of several equal copies it is of; the first is the one that is written."""
+    columns: tuple[int, int] | None = None
+    """Columns [first, last) of the rows, where tensor parallelism cuts them; None: all."""
 
 
 def parts(module: nn.Module) -> Iterator[Part]:
@@ -63,6 +65,8 @@ class Cut:
     rank: int = 0
     copy: int = 0
     """Which of several copies its rows are of (`shard_devices`)."""
+    tp: tuple[int, int] = (1, 0)
+    """Ranks that cut the matrix further, and which of them this is."""
 
     @staticmethod
     def of(tensor: Tensor) -> Cut:
@@ -70,21 +74,52 @@ class Cut:
             return Cut(None)
         mesh = tensor.device_mesh
         if mesh.ndim == 1:
-            return Cut(mesh, mesh.size(), mesh.get_local_rank())
+            return Cut(mesh, mesh.size(), mesh.get_local_rank(), _copy_over_tp(mesh))
+        if mesh.mesh_dim_names == ("dp", "tp"):
+            return Cut(mesh, mesh.size(0), mesh.get_local_rank(0), 0, (mesh.size(1), mesh.get_local_rank(1)))
         return Cut(mesh, mesh.size(1), mesh.get_local_rank(1), mesh.get_local_rank(0))
+
+
+def _copy_over_tp(mesh: DeviceMesh) -> int:
+    """Of what tensor parallelism leaves whole (norms), which of its ranks' copies this is."""
+    root = mesh._get_root_mesh()
+    return root.get_local_rank("tp") if "tp" in (root.mesh_dim_names or ()) else 0
 
 
 def part_of(name: str, tensor: Tensor, cut: Cut | None = None) -> Part:
     shape = tuple(tensor.shape)
     if not isinstance(tensor, DTensor):
         return Part(name, shape, 0, shape[0], tensor.detach())
+    cut = cut or Cut.of(tensor)
+    if cut.tp[0] > 1:
+        return _part_of_tp(name, tensor, cut)
     if tuple(tensor.placements) not in ((Shard(0),), (Replicate(), Shard(0))):
         raise InternalError(f"{name} is placed {tensor.placements}")
-    cut = cut or Cut.of(tensor)
     start = min(cut.rank * -(-shape[0] // cut.ranks), shape[0])
     with torch.no_grad():  # the memory itself, and no node of a graph, which takes ten times as long
         local = tensor.to_local()
     return Part(name, shape, start, start + local.shape[0], local, cut.copy)
+
+
+def _part_of_tp(name: str, tensor: DTensor, cut: Cut) -> Part:
+    """Rows, or columns, are cut over tp; then the rows of what is left over dp."""
+    shape, (ranks, rank) = tuple(tensor.shape), cut.tp
+    kind = tensor.placements[1]
+    with torch.no_grad():
+        local = tensor.to_local()
+    first, last = 0, shape[0]
+    if kind.is_shard(0):
+        first, last = _chunk(shape[0], ranks, rank)
+    low, high = _chunk(last - first, cut.ranks, cut.rank)
+    columns = _chunk(shape[1], ranks, rank) if kind.is_shard(1) else None
+    copy = rank if kind.is_replicate() else 0
+    return Part(name, shape, first + low, first + high, local, copy, columns)
+
+
+def _chunk(size: int, parts: int, index: int) -> tuple[int, int]:
+    """torch.chunk's: equal parts rounded up, the last ones smaller or empty."""
+    each = -(-size // parts)
+    return min(index * each, size), min((index + 1) * each, size)
 
 
 @torch.no_grad()
@@ -95,6 +130,9 @@ def write(own: Iterable[Part], specs: Sequence[TensorSpec], buffer: Bytes, dtype
     published = torch.from_numpy(buffer).view(dtype)
     for part, spec in zip(own, specs, strict=True):
         if part.copy:
+            continue
+        if part.columns is not None:
+            _box(spec, part, published).copy_(part.local)
             continue
         count = part.local.numel()
         start = (spec.offset + part.start * _row_bytes(spec, part)) // dtype.itemsize
@@ -120,8 +158,19 @@ def read(parts: Iterable[Part], specs: Sequence[TensorSpec], buffer: Bytes) -> N
         raise InternalError(f"weights that only one side of the edge has: {', '.join(sorted(odd)[:5])}")
     for part in own:
         spec = known[part.name]
+        if part.columns is not None:
+            part.local.copy_(_box(spec, part, torch.from_numpy(buffer.copy()).view(getattr(torch, spec.dtype))))
+            continue
         raw = torch.from_numpy(_rows(spec, part, buffer).copy())
         part.local.copy_(raw.view(getattr(torch, spec.dtype)).view(part.local.shape))
+
+
+def _box(spec: TensorSpec, part: Part, numbers: Tensor) -> Tensor:
+    """The part's rows and columns in the buffer's numbers."""
+    assert part.columns is not None
+    start = spec.offset // numbers.itemsize
+    whole = numbers[start : start + spec.nbytes // numbers.itemsize].view(part.shape)
+    return whole[part.start : part.stop, part.columns[0] : part.columns[1]]
 
 
 def _rows(spec: TensorSpec, part: Part, buffer: Bytes) -> Bytes:
