@@ -11,7 +11,7 @@ import torch
 from flowrl.backends.batch import Batch, Ragged
 from flowrl.backends.contract import Bytes, Call, RankSetup, TensorSpec
 from flowrl.backends.models import torch_dtype
-from flowrl.backends.trainers.fsdp.micro_batches import MicroBatch, micro_batches
+from flowrl.backends.trainers.fsdp.micro_batches import MicroBatch, dummy, micro_batches
 from flowrl.backends.trainers.fsdp.model_rank import collected, forward_params
 from flowrl.backends.trainers.megatron import forward, weights
 from flowrl.backends.trainers.megatron.forward import Asked, Made, Stages
@@ -72,8 +72,10 @@ class MegatronRank:
     def cut(
         self, batch: Batch, budget_tokens: int, columns: Sequence[str] = (), *, by_prompt: bool = False
     ) -> list[MicroBatch]:
-        """The batch's micro-batches. Replicas need not have as many: they meet when gradients are summed."""
-        return micro_batches(batch, budget_tokens, columns, self.setup.device, by_prompt=by_prompt)
+        """The batch's micro-batches. Replicas need not have as many, since they meet when gradients are summed; one
+        without any has a dummy, so that all have the same metrics to sum."""
+        own = micro_batches(batch, budget_tokens, columns, self.setup.device, by_prompt=by_prompt)
+        return own or [dummy(columns, self.setup.device)]
 
     def log_probs(self, call: Call, batch: Batch, *, with_entropy: bool) -> dict[str, Ragged]:
         """`log_probs` and `entropy` of the tokens under `loss_mask`, 0 elsewhere: float32, aligned with `tokens`; on
@@ -101,7 +103,7 @@ class MegatronRank:
         """The scalar head at each row's last token: float32 [rows]."""
         scores = np.zeros(len(batch), dtype=np.float32)
         for micro, (made,) in self._read(batch, budget_tokens, Asked("last_scores")):
-            scores[micro.rows] = made.cpu().numpy()
+            scores[micro.rows] = made.cpu().numpy()[: len(micro.rows)]
         return scores if self._has_rows else None
 
     def load(self) -> None:
