@@ -26,7 +26,7 @@ from flowrl.spec import loads
 ROOT = Path(__file__).resolve().parents[2]
 RISE = 0.2
 """What each must raise the held-out reward by."""
-MAX_STEPS = 120
+MAX_STEPS = 200
 TASK = """
 import zlib
 
@@ -74,7 +74,7 @@ gate: {metric: reward.rewards@val, at_least: 0.33, when: first}
 MODELS = "models: {policy: {source: ./warm, dtype: float32}MODELS}\n"
 ROLES = """use: PRESET
 roles:
-  actor_train: {optimizer: {name: adamw, lr: 1.0e-3, warmup_steps: 5}}
+  actor_train: {optimizer: {name: adamw, lr: 5.0e-4, schedule: linear, warmup_steps: 10}}
   actor_infer: {backend: hf, generate: {max_response_tokens: 5, temperature: 1.0}, ASKED}
   reward: {function: "arithmetic.py:reward"}
 MOREedges:
@@ -90,24 +90,24 @@ STARPO_EDGES = """  - {edge: reward.score -> advantage.estimate, remove: true}
   - starpo.select -> advantage.estimate
 """
 ALGORITHMS: Mapping[str, Mapping[str, str]] = {
-    "grpo": {"PRESET": "grpo", "STEP": "{prompts: 64, samples_per_prompt: 8, updates: 4}"},
+    "grpo": {"PRESET": "grpo", "STEP": "{prompts: 64, samples_per_prompt: 8, updates: 1}"},
     "ppo": {
         "PRESET": "ppo",
         "MODELS": ", value: {source: ./warm, dtype: float32, head: scalar}",
         "MORE": "  critic: {optimizer: {name: adamw, lr: 1.0e-3}}\n    ",
-        "STEP": "{prompts: 128, samples_per_prompt: 4, updates: 4}",
+        "STEP": "{prompts: 128, samples_per_prompt: 4, updates: 1}",
     },
-    "rloo": {"PRESET": "rloo", "STEP": "{prompts: 64, samples_per_prompt: 8, updates: 4}"},
+    "rloo": {"PRESET": "rloo", "STEP": "{prompts: 64, samples_per_prompt: 8, updates: 1}"},
     "dapo": {
         "PRESET": "dapo",
         "VARS": "vars: {max_response_tokens: 5, overlong_buffer_tokens: 1}\n",
-        "STEP": "{prompts: 48, samples_per_prompt: 8, updates: 4, refill: {max_rounds: 10, oversample: 1.5}}",
+        "STEP": "{prompts: 48, samples_per_prompt: 8, updates: 1, refill: {max_rounds: 10, oversample: 1.5}}",
     },
     "starpo_s": {
         "PRESET": "dr_grpo",
         "MORE": f"{STARPO}    ",
         "EDGES": STARPO_EDGES,
-        "STEP": "{prompts: 128, samples_per_prompt: 8, updates: 4}",
+        "STEP": "{prompts: 128, samples_per_prompt: 8, updates: 1}",
     },
 }
 """What stands in the text of each flow: presets with a model, a task and a learning rate for its size. StarPO-S (Wang
