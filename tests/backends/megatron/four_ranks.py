@@ -87,7 +87,7 @@ def _in_layout(name: str, rank: int, port: int, place: dict[str, Path]) -> dict[
         trainer = made(model, engine=engine)
         trainers.append(trainer)
         given = trainer.call(call, rows_of(replica, replicas, 1)).batch
-        found[f"{model} log_probs"] = given and given.columns
+        found[f"{model} log_probs"] = None if given is None else given.columns
         found[f"{model} manifest"] = trainer.manifest()
         found[f"{model} steps"] = train(trainer, replica, replicas)
         found[f"{model} weights"] = weights_of(trainer)
@@ -108,12 +108,12 @@ def _in_layout(name: str, rank: int, port: int, place: dict[str, Path]) -> dict[
     critic = made("tied", head="scalar")
     found["critic steps"] = train(critic, replica, replicas, loss="value")
     given = critic.call(forward("values", micro_batch_tokens=BUDGET), rows_of(replica, replicas, 1)).batch
-    found["critic values"] = given and given.columns
+    found["critic values"] = None if given is None else given.columns
     low = made("tied", dtype="bfloat16")
     found["low steps"] = train(low, replica, replicas)
     scorer = rank_of(Kind.SCORER, place["untied"], "megatron", **common)
     given = scorer.call(call, rows_of(replica, replicas, 1)).batch
-    found["scorer log_probs"] = given and given.columns
+    found["scorer log_probs"] = None if given is None else given.columns
     for each in (*trainers, adam, again, critic, low, scorer):
         each.close()
     return found
