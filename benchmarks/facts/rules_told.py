@@ -21,14 +21,14 @@ RULES: Mapping[str, str] = {
     "every rank has a row; of FSDP and DeepSpeed dp",
     "host optimizer": "OpenRLHF keeps optimizers in host memory (--adam_offload of its scripts and tables)",
     "batches of generation": "of HF and DeepSpeed the micro rollout batch of the notes; OpenRLHF, whose rows are older "
-    "than its pull request 507, calls its engines for one micro rollout batch at a time: that of the notes, else 8, the "
-    "default of its train_ppo_ray.py",
-    "graphs": "engines capture graphs; ReaL decodes with its trainer's modules, launch by launch; DAPO of NeMo RL has "
-    "enforce_eager (its recipes dapo-*.yaml)",
+    "than its pull request 507, calls its engines for one micro rollout batch at a time: that of the notes, else 8, "
+    "the default of its train_ppo_ray.py",
+    "graphs": "engines capture graphs; ReaL decodes with its trainer's modules, launch by launch; DAPO of NeMo RL "
+    "has enforce_eager (its recipes dapo-*.yaml)",
     "dynamic sampling": "DAPO of NeMo RL generates 3 times the prompts that it trains on, once a step "
     "(batch_multiplier of its recipes dapo-*.yaml); of others the prompts that they train on",
-    "generations": "of backends: NeMo RL hands weights over in packed buffers; vLLM before 0.6, by the version that the "
-    "record says, and OpenRLHF's, is `vllm@v0`",
+    "generations": "of backends: NeMo RL hands weights over in packed buffers; vLLM before 0.6, by the version that "
+    "the record says, and OpenRLHF's, is `vllm@v0`",
     "split": "shares of the parts: as said; else half for generation; standalone models 1:1:2:2:2 (reference, reward, "
     "actor, critic, engines)",
     "lag": "async or one-step off without a number: lag 1; a threshold under 1 is lag 1 with partial rollout",

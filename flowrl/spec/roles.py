@@ -158,7 +158,8 @@ class SandboxDocument(Document):
     score: Literal["share", "all"] = "share"
     """The share of its tests that a response passes, or 1 for all of them and 0 otherwise. Default share."""
     isolation: Literal["namespaces", "limits"] = "namespaces"
-    """`limits` leaves the host's files and network open to the code: for hosts that allow no more. Default namespaces."""
+    """`limits` leaves the host's files and network open to the code: for hosts that allow no more. Default
+    namespaces."""
 
 
 class RouterDocument(Document):

@@ -9,7 +9,9 @@ from flowrl.graph.params import EngineParams, OptimizerParams
 from flowrl.machine.devices import DEVICE_CARDS, node_group
 from flowrl.machine.shape import ModelShape
 from flowrl.machine.traits import TRAITS
+from flowrl.placement.cost.ledger import Given, bytes_of
 from flowrl.placement.cost.placed import Placed
+from flowrl.placement.memory.training import Lines, update_lines
 from flowrl.plan.plan import Layout, Pool, RolePlacement
 
 GPU = "H100-80G"
@@ -59,3 +61,13 @@ def trainer(
         kv_origin="test",
         adapter=adapter,
     )
+
+
+def by_name(lines: Lines) -> dict[str, float]:
+    """Ledger line → its value."""
+    return {line.what: line.value for line in lines}
+
+
+def peak(placed: Placed, tokens: int = 8192, micro_batches: int = 2, stage: int = 0, *, held: bool = False) -> int:
+    """Bytes of an update."""
+    return bytes_of(update_lines(placed, Given(tokens, "test"), micro_batches, stage, held=held))
