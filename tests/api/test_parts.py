@@ -70,12 +70,16 @@ def test_a_flow_that_does_not_ask_has_no_such_decision() -> None:
     assert not [each for each in planned(SLOW_REWARD, 1).decisions if each.what == "parts of generation"]
 
 
+POOLS = "{pools: {rollout: {gpus: 6, roles: [actor_infer]}, train: {gpus: 10, roles: [actor_train, reward]}}}"
 ARRIVING = (
-    SLOW_REWARD.replace("loss: ppo", "loss: ppo, old_log_probs: rollout")
+    with_placement(GRPO, POOLS)
+    .replace("prompts: 128", "prompts: 512")
+    .replace("loss: ppo", "loss: ppo, old_log_probs: rollout")
     .replace("estimator: grpo", "estimator: reinforce_pp, normalize: none")
     .replace("updates: 2", "updates: 4")
 )
-"""Samples, not groups, are handed on, and no reader needs the trainer's weights."""
+"""Samples, not groups, are handed on, and no reader needs the trainer's weights. The pools are written, so that all ways
+of making minibatches have the same."""
 
 
 @cache
@@ -120,7 +124,7 @@ def test_minibatches_are_fixed_where_nobody_asks() -> None:
 
 def test_a_placement_that_wins_by_its_parts_is_found() -> None:
     """With whole steps everything shares all devices; trainers that begin early are better off with their own."""
-    flow = ARRIVING.replace("placement: disaggregated\n", "").replace("nodes: 2", "nodes: 8")
+    flow = ARRIVING.replace(f"placement: {POOLS}\n", "").replace("nodes: 2", "nodes: 8")
     flow = flow.replace("updates: 4", "updates: 8")
     whole, fixed, parts = planned(flow, None), planned(flow, 8), arriving(flow)
     assert [len([pool for pool in each.pools if pool.devices]) for each in (whole, fixed, parts)] == [1, 1, 2]
@@ -135,7 +139,7 @@ def test_a_placement_that_wins_by_its_parts_is_found() -> None:
 
 
 def test_what_is_placed_with_parts_is_never_slower() -> None:
-    for flow in (SLOW_REWARD, ARRIVING, ARRIVING.replace("placement: disaggregated\n", "")):
+    for flow in (SLOW_REWARD, ARRIVING, ARRIVING.replace(f"placement: {POOLS}\n", "")):
         seconds = [planned(flow, None), planned(flow, 8), arriving(flow)]
         found = [each.estimate.step_seconds for each in seconds]
         assert found == sorted(found, reverse=True)

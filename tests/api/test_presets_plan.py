@@ -33,14 +33,6 @@ GIVEN: dict[str, dict[str, str]] = {
     },
 }
 """What a preset's header says that the user gives, where it differs from SCORED."""
-REFUSED = {
-    "dapo": {"refill"},
-    "online_dpo": {"a comparison within a group"},
-    "safe_rlhf": {"a function as an op"},
-}
-"""What a run says is not built, by preset; the others run."""
-
-
 def write(preset: str, folder: Path) -> Path:
     given = GIVEN.get(preset, SCORED)
     roles = f"roles: {{reward: {{{given['reward']}}}}}\n" if "reward" in given else ""
@@ -68,7 +60,7 @@ def test_a_preset_plans_for_7b_on_eight_devices(preset: str, tmp_path: Path) -> 
     assert fits is (plan.verdict == "fits")
     assert fits or all(diagnostic.code == "FR0501" for diagnostic in plan.diagnostics if diagnostic.exit_code == 4)
     assert loads(dumps(plan)) == plan
-    assert refused(plan) == REFUSED.get(preset, set())
+    assert refused(plan) == set()
 
 
 def refused(plan: api.Plan) -> set[str]:

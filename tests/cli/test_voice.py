@@ -57,7 +57,7 @@ def test_check_reports_on_stderr_and_counts_on_stdout(
 
 def test_frame_quotes_the_flag(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     found = diagnose("FR9901", Span("--set", 2, 1, 2, 4), detail="here")
-    monkeypatch.setattr(api, "plan", raising(FlowError(found)))
+    monkeypatch.setattr(api, "plan_of", raising(FlowError(found)))
     assert call("plan", "f.yaml", "--set", "a=1", "--set", "b.c=2") == 70
     assert "b.c=2" in capsys.readouterr().err
 
@@ -66,7 +66,7 @@ def test_fault_of_ours_is_a_frame_with_a_traceback_file(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, told: Told
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(api, "plan", raising(KeyError("actor_train")))
+    monkeypatch.setattr(api, "plan_of", raising(KeyError("actor_train")))
     assert call("plan", "f.yaml") == 70
     printed = capsys.readouterr()
     assert not printed.out
@@ -80,7 +80,7 @@ def test_fault_of_ours_is_a_frame_with_a_traceback_file(
 
 
 def test_errors_in_json_go_to_stderr(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(api, "plan", raising(FlowError(diagnose("FR9901", detail="x"))))
+    monkeypatch.setattr(api, "plan_of", raising(FlowError(diagnose("FR9901", detail="x"))))
     assert call("plan", "f.yaml", "--format", "json") == 70
     printed = capsys.readouterr()
     assert not printed.out

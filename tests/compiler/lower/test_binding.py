@@ -198,7 +198,8 @@ def test_labelled_interactions_rest_together(folder: Path) -> None:
     ops = ("data.val", "world.reset@val", f"{GEN}@val", "reward.score@val")
     assert [periods[id] for id in ops] == [10, 10, 10, 10]
     assert inputs(graph, f"{GEN}@val") == {"prompt": "world.reset@val.prompt"}
-    assert inputs(graph, "world.reset@val") == {"prompt_id": "data.val.prompt_id", "answer": "data.val.answer"}
+    read = {name: f"data.val.{name}" for name in ("prompt_id", "prompt", "answer")}
+    assert inputs(graph, "world.reset@val") == read
 
 
 def test_old_log_probs_reach_over_functions_and_into_metrics(folder: Path) -> None:

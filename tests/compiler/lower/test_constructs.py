@@ -269,7 +269,8 @@ def test_two_actors_of_one_model_have_weights_of_their_own(folder: Path) -> None
             other_advantage="{kind: estimator, estimator: grpo}",
         ),
     )
-    assert inputs(graph, "debate.reset") == {"prompt_id": "data.train.prompt_id", "answer": "data.train.answer"}
+    read = {name: f"data.train.{name}" for name in ("prompt_id", "prompt", "answer")}
+    assert inputs(graph, "debate.reset") == read
     for mine, reward, advantage in (
         ("actor_infer", "reward", "advantage"),
         ("other_infer", "other_reward", "other_advantage"),
