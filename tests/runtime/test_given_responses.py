@@ -46,7 +46,10 @@ def run_flow(folder: Path, text: str) -> list[dict[str, float]]:
     """The metrics of each step."""
     rows = [{"q": "ab" * (1 + n % 2), "good": "yes", "bad": "no", "n": n} for n in range(12)]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "rewards.py").write_text("def score(response):\n    return [float(len(text)) for text in response]\n")
+    # No two responses are likely to score the same: ties are no preference.
+    (folder / "rewards.py").write_text(
+        "def score(response):\n    return [float(sum(map(ord, text)) % 97) for text in response]\n"
+    )
     plan = compile_spec(loads(HEAD + text, "flow.yaml", str(folder)))
     preflight(plan)
     result = run(plan, RunOptions(runs=folder / "runs", session=QUIET))

@@ -318,7 +318,7 @@ def test_recomputation_changes_nothing(backend: str, folder: Path, trainer: Any)
 
 
 REFUSED = {
-    "fsdp": (EngineParams(recompute="selective"), EngineParams(packing=True)),
+    "fsdp": (EngineParams(cross_entropy="kernel"), EngineParams(cross_entropy="fused")),
     "megatron": (EngineParams(packing=True), EngineParams(extra={"attn_implementation": "eager"})),
 }
 

@@ -19,8 +19,8 @@ class Texts:
         self._codec: Codec | None = None
 
     def with_tokens(self, call: Call, batch: Batch) -> Batch:
-        """`batch`, or what `tokenised` makes of it if it has responses as text."""
-        if "response" not in batch.columns:
+        """`batch`, or what `tokenised` makes of it if it has responses as text alone."""
+        if "response" not in batch.columns or "tokens" in batch.columns:
             return batch
         if self._codec is None:
             assert self._setup.model_folder is not None
