@@ -20,7 +20,11 @@ def render_helps(found: Sequence[Helps], width: int = 100) -> str:
         for help in each.helps:
             row = f"         {help.change.what:<{size}}  {_told(help)}"
             lines += [row] if len(row) <= width else [f"         {help.change.what}", f"             {_told(help)}"]
-            lines += wrapped(_flags(help), width, " " * 13, " " * 11) if help.verdict == "faster" else []
+            lines += (
+                wrapped(_flags(help), width, " " * 13, " " * 11)
+                if help.verdict == "faster" and help.change.sets
+                else []
+            )
     return "\n".join(lines) + "\n"
 
 
