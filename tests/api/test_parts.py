@@ -78,8 +78,8 @@ ARRIVING = (
     .replace("estimator: grpo", "estimator: reinforce_pp, normalize: none")
     .replace("updates: 2", "updates: 4")
 )
-"""Samples, not groups, are handed on, and no reader needs the trainer's weights. The pools are written, so that all ways
-of making minibatches have the same."""
+"""Samples, not groups, are handed on, and no reader needs the trainer's weights. The pools are written, so that all
+ways of making minibatches have the same."""
 
 
 @cache
