@@ -33,6 +33,8 @@ GIVEN: dict[str, dict[str, str]] = {
     },
 }
 """What a preset's header says that the user gives, where it differs from SCORED."""
+
+
 def write(preset: str, folder: Path) -> Path:
     given = GIVEN.get(preset, SCORED)
     roles = f"roles: {{reward: {{{given['reward']}}}}}\n" if "reward" in given else ""
