@@ -14,6 +14,7 @@ from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, Column, Ragged
 from flowrl.graph.graph import Graph, Op
 from flowrl.program.program import InstructionKind
 from flowrl.runtime.launchers.contract import Completion, Part
+from flowrl.runtime.rewards import reward_roles
 from flowrl.runtime.state import StageState
 
 Peek = Callable[[Part, Sequence[str], Sequence[int]], Batch]
@@ -27,7 +28,7 @@ class SampleLog:
         self._peek = peek
         self._prompts = prompts
         self._lines: dict[tuple[int, str], dict[int, Line]] = {}
-        self._rewards = _primary_rewards(graph)
+        self._roles = reward_roles(graph)
 
     def see(self, completion: Completion) -> None:
         """Look at a completed firing: a generate call opens lines, a reward fills them in."""
@@ -43,7 +44,19 @@ class SampleLog:
     def take(self, step: int) -> list[Line]:
         """The lines of a step, by call and sample id; they are forgotten here."""
         keys = sorted(key for key in self._lines if key[0] == step)
-        return [line for key in keys for _, line in sorted(self._lines.pop(key).items())]
+        return [self._settled(line) for key in keys for _, line in sorted(self._lines.pop(key).items())]
+
+    def _settled(self, line: Line) -> Line:
+        """With its rewards in the graph's order, whichever came first: of those that an estimator reads the first is
+        the line's; others only where no environment has given one. A filter's rows have none of what comes after it."""
+        given = line.get("rewards")
+        if not isinstance(given, dict):
+            return line
+        first = next((role for role, is_read in self._roles.items() if is_read and role in given), None)
+        if first is None and line["reward"] is None:
+            first = next(role for role in self._roles if role in given)
+        reward = line["reward"] if first is None else given[first]
+        return {**line, "reward": reward, "rewards": {role: given[role] for role in self._roles if role in given}}
 
     def _open(self, op: Op, completion: Completion) -> None:
         step = completion.work.firing.step
@@ -92,8 +105,6 @@ class SampleLog:
             rows = self._peek(part, ["rewards"], list(lines))
             for place, id in enumerate(rows.ids.tolist()):
                 reward = _cell(rows.columns.get("rewards"), place)
-                if op.id in self._rewards or lines[id]["reward"] is None:
-                    lines[id]["reward"] = reward
                 lines[id].setdefault("rewards", {})[op.role] = reward  # type: ignore[union-attr,index]
 
 
@@ -122,14 +133,3 @@ def _cell(column: Column | None, place: int) -> object:
         return None
     value = column[place]
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _primary_rewards(graph: Graph) -> set[str]:
-    """Ops whose rewards an estimator reads."""
-    return {
-        i.source
-        for op in graph.ops
-        if op.method == "estimate"
-        for i in op.inputs
-        if i.slot == "rewards" and i.source is not None
-    }

@@ -168,7 +168,7 @@ def test_no_room_for_the_weights_of_an_edge(told: Told, monkeypatch: pytest.Monk
     def create(edge: str, nbytes: int, slots: int, writers: int) -> str:
         return SharedBuffer.create(nbytes, slots=slots, writers=writers, folder=Path("/dev/shm")).name
 
-    trainer = Remote(manifest=lambda: manifest, create_buffer=create)
+    trainer = Remote(manifest=lambda *_: manifest, create_buffer=create)
     ranks = {role: Ranks(role, (trainer,), ("node0",)) for role in ("actor_train", "actor_infer")}
     with pytest.raises(FlowError) as raised:
         WeightEdges(_stage(), ranks, _ask)

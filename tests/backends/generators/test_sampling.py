@@ -31,7 +31,8 @@ def by_hand(logits: list[float], uniform: float, sampling: Sampling) -> tuple[in
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.floats(-4, 4, width=32), min_size=6, max_size=6, unique=True),
+    # Logits that are one in float32 would be tied there and not in the reference.
+    st.lists(st.integers(-400, 400).map(lambda n: n / 100), min_size=6, max_size=6, unique=True),
     st.floats(0, 0.999),
     st.sampled_from([0.0, 0.5, 1.0, 2.0]),
     st.sampled_from([-1, 1, 3, 6]),
