@@ -51,9 +51,11 @@ MOST_CLIMBED = 10_000
 """Looks for a climb by bounds."""
 MOST_MOVED = 6_000
 """Looks for local moves from placements that are known."""
-FEW_DEVICES, MOST_MOVED_ON_FEW, ROLES_ON_FEW = 8, 2_000, 5
+ROLES_LOOKED = 5
+"""With more roles than these each look of branch and bound takes longer, and so many fewer are had."""
+FEW_DEVICES, MOST_MOVED_ON_FEW = 8, 2_000
 """On so few devices a look at a move takes three times as long as one of branch and bound, which proves most of them
-out by itself; with more roles than these each look takes longer, and so many fewer are had."""
+out by itself."""
 WORTH_MOVING = 0.15
 """Of the best, what may be gained for all of them; where less may, in proportion fewer."""
 MOST_APART = 6
@@ -140,18 +142,17 @@ class _Search:
         if ground.sizes:
             branch = Branch(ground, self.settler.settle_seats, lambda: self.settler.score)
             branch.start(ground.start())
-            looks = self.settler.leaves.looks
+            share = min(1.0, ROLES_LOOKED / len(self.ways.roles))
+
+            def looks(most: int) -> int:
+                return self.settler.leaves.looks(round(share * most))
+
             self.open_bound = branch.run(looks(MOST_LOOKED_FIRST))
             if self.open_bound < inf:
                 self._climb(ground)
                 self._look_nearby(ground)
             is_small = all(room <= EVERY_SIZE for room in ground.room.values())
-            share = min(1.0, ROLES_ON_FEW / len(self.ways.roles)) if self._is_few(ground) else 1.0
-            ends = (
-                (looks(round(share * MOST_LOOKED_OF_SMALL)), None)
-                if is_small
-                else (looks(MOST_LOOKED), looks(MOST_LOOKED // 2))
-            )
+            ends = (looks(MOST_LOOKED_OF_SMALL), None) if is_small else (looks(MOST_LOOKED), looks(MOST_LOOKED // 2))
             self.open_bound = branch.run(*ends)
             self._refine(ground)
 
