@@ -212,8 +212,8 @@ class RefillDocument(Document):
 
     max_rounds: Positive
     """Most rounds a step, the first among them; if filters leave too few prompts of all, the run ends."""
-    oversample: Annotated[float, Field(ge=1)] = 1.0
-    """Prompts drawn per prompt needed. Default 1."""
+    oversample: Annotated[float, Field(ge=1, le=100)] = 1.0
+    """Prompts drawn per prompt needed, at most 100. Default 1."""
 
 
 class StepDocument(Document):
