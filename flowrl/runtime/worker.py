@@ -14,7 +14,6 @@ import numpy as np
 from flowrl.backends.batch import AnyArray, Batch, Column, IntArray, Ragged, take
 from flowrl.backends.contract import Call, Gather, Rank, RankSetup, Result, TensorSpec
 from flowrl.diag.diagnostic import InternalError
-from flowrl.graph.graph import Graph
 from flowrl.graph.routes import router_of
 from flowrl.graph.state import keeps_state
 from flowrl.program.program import InstructionKind
@@ -60,20 +59,22 @@ class RoleWorker:
             return
         self._session = Session(self._rank, call, assemble(sources, ids), given)
 
-    def begin(self, call: Call, sources: Sequence[Source], ids: IntArray | None, graph: Graph) -> IntArray:
+    def begin(self, call: Call, sources: Sequence[Source], ids: IntArray | None, *, reset: bool) -> IntArray:
         """Begin the episodes of a call of generate that plays with an environment; gives the ids of their samples."""
-        samples, prompts = first_words(graph, call, assemble(sources, ids))
+        samples, prompts = first_words(call, assemble(sources, ids), reset=reset)
         self._method("begin")(call, samples, prompts)
         return samples
 
     @property
     def rank(self) -> Any:
-        """What plays in an interaction: a Speaker or a World (runtime/interact.py)."""
+        """What plays in an interaction: a Speaker or a World (backends/envs/conversation.py)."""
         return self._rank
 
     def forget_session(self) -> None:
         """What is open is of no use any more."""
         self._session = self._carried = None
+        if hasattr(self._rank, "fall_silent"):
+            self._rank.fall_silent()
 
     def take(self, number: int, parts: int, by_prompt: bool, gather: Gather | None = None) -> Result:
         """The session's rows that are done next, as take `number` (from 1) of `parts`, or what `gather` asks for."""

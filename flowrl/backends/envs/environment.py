@@ -1,16 +1,19 @@
 """The backend of environment roles: episodes of many turns, in slots beside the generators. Runs in the host pool.
 
-`reset` gives each sample its first message. A step is played with the generators of its interaction (runtime/
-interact.py): `enter` begins the episodes of these samples, `answer` takes what agents said and gives what they hear
-next, `leave` gives what each agent has earned. At most `parallel` environments are alive; further episodes wait, and
-are reset once more when their time comes. Seeds: of the prompt for the state that its samples begin in, of the sample
-for what happens on the way.
+`reset` gives each sample its first message. A step is played with the generators of its interaction (conversation.py):
+`enter` begins the episodes of these samples, `tell` takes what agents said, `heard` gives what they hear next, of
+whatever environments have answered by then, and `leave` what each agent has earned. At most `parallel` environments are
+alive; further episodes wait, and are reset once more when their time comes. Seeds: of the prompt for the state that its
+samples begin in, of the sample for what happens on the way.
+
+A step may be played again: episodes that were begun before are given up, and what they begin from is known until the
+next reset.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,7 @@ from flowrl.backends.contract import Call, Metrics, RankSetup, Result
 from flowrl.backends.envs.episode import Episode, columns_of
 from flowrl.backends.envs.protocol import Seen, Start
 from flowrl.backends.envs.slots import Slots
-from flowrl.backends.envs.turns import Heard, Left, Said
+from flowrl.backends.envs.turns import Heard, Left, Next, Said
 from flowrl.backends.seeds import sample_seed
 from flowrl.backends.user_code import UserCodeError
 from flowrl.backends.user_process.process import printed_note
@@ -31,9 +34,6 @@ from flowrl.graph.params import EnvParams
 ABORT, DROP = "abort", "drop"
 _SEED_BITS = 31
 """What every library takes for a seed."""
-
-Next = dict[str, list[Heard]]
-"""What agents shall answer, by agent."""
 
 
 class Environment:
@@ -50,10 +50,17 @@ class Environment:
         """Of its calls: each has samples of its own, whose ids may be another call's, too (`_key`)."""
         self._starts: dict[int, Start] = {}
         """By key, as `_first`."""
+        self._played: set[int] = set()
+        """Keys of episodes that were played to their ends."""
         self._first: dict[int, Seen] = {}
         """Of episodes that are alive and have not begun."""
         self._waiting: deque[int] = deque()
         self._episodes: dict[int, Episode] = {}
+        self._alive: set[int] = set()
+        """Of the episodes those that have begun and are not over."""
+        self._said: dict[int, str] = {}
+        """What environments are to answer, by episode."""
+        self._next: Next = {}
         self._agents: tuple[str, ...] = ()
         self._op: Op | None = None
 
@@ -62,17 +69,25 @@ class Environment:
         whole group is left out."""
         if call.op.method != "reset":
             raise InternalError(f"`{call.op.id}` is played with its generators")
+        self._give_up()
+        for key in self._played:
+            self._starts.pop(key, None)
+        self._played.clear()
+        label = self._labels.index(call.op.label or "")
+        self._put_away([key for key in self._first if key % len(self._labels) == label])  # of a reset before this one
         starts = self._starts_of(call, batch)
         room = self._most - len(self._first)
         messages: dict[int, object] = {}
         for place in range(0, len(starts), max(1, room)):
             some = starts[place : place + max(1, room)]
-            for begin, seen in zip(some, self._slots.start(some), strict=True):
-                if isinstance(seen, UserCodeError):
-                    self._require(seen, self._sample(begin), "at the reset")
-                    continue
-                messages[begin.id] = seen.observation
-                self._first[begin.id] = seen
+            self._slots.start(some)
+            while self._slots.busy:
+                for key, seen in self._slots.answers(wait=True):
+                    if isinstance(seen, UserCodeError):
+                        self._require(seen, key // len(self._labels), "at the reset")
+                        continue
+                    messages[key] = seen.observation
+                    self._first[key] = seen
             if len(starts) > room:
                 self._put_away([begin.id for begin in some])
         lost = {self._sample(begin) >> SAMPLE_ID_BITS for begin in starts if begin.id not in messages}
@@ -83,8 +98,9 @@ class Environment:
         columns = {"prompt": tuple(messages[begin.id] for begin in stay)}
         return Result(Batch(ids, ids >> SAMPLE_ID_BITS, columns), {})
 
-    def enter(self, call: Call, ids: IntArray, agents: Sequence[str]) -> Next:
-        """Begin the episodes of these samples; gives what is to be answered first."""
+    def enter(self, call: Call, ids: IntArray, agents: Sequence[str]) -> None:
+        """Begin the episodes of these samples, which may have been begun before."""
+        self._give_up()
         self._op, self._agents = call.op, tuple(agents)
         self._episodes = {id: Episode(id, self._agents, self._params.max_turns) for id in ids.tolist()}
         self._waiting = deque(ids.tolist())
@@ -92,30 +108,42 @@ class Environment:
             key = self._key(call.op, id)
             if key not in self._starts:  # nothing was reset: the first message is the prompt of generate
                 self._starts[key] = Start(key, id >> SAMPLE_ID_BITS, _luck(call, id), {})
-        return self._fill({})
+        self._fill()
 
-    def answer(self, said: Mapping[str, Sequence[Said]]) -> Next:
-        """What agents said; gives what is to be answered next, which may be nothing while others still speak."""
-        following: Next = {}
-        turns: list[tuple[int, str]] = []
+    def tell(self, said: Mapping[str, Sequence[Said]]) -> None:
+        """What agents said."""
         for each in (each for agent in self._agents for each in said.get(agent, ())):
-            if each.text is not None:
-                turns.append((each.id, each.text))
+            if each.text is None:
+                self._episodes[each.id].stop()
+                self._over(each.id)
                 continue
-            self._episodes[each.id].stop()
-            self._slots.end([self._mine(each.id)])
-        answers = self._slots.step([(self._mine(id), text) for id, text in turns])
-        for (id, text), seen in zip(turns, answers, strict=True):
-            self._took(self._episodes[id], text, seen, following)
-        return self._fill(following)
+            self._said[each.id] = each.text
+            self._slots.step(self._mine(each.id), each.text)
+        self._fill()
+
+    def heard(self, *, wait: bool) -> Next:
+        """What is to be answered next, of what environments have said since, in the order of ids; `wait`: something at
+        least, if anything is to come of what they are at."""
+        while True:
+            for key, seen in self._slots.answers(wait=wait and not self._next):
+                self._took(self._episodes[key // len(self._labels)], seen)
+            self._fill()
+            if self._next or not wait or not self._slots.busy:
+                break
+        following, self._next = self._next, {}
+        return {agent: sorted(heard, key=lambda each: each.id) for agent, heard in following.items()}
+
+    @property
+    def busy(self) -> bool:
+        """Whether environments are at work, or have answered what nobody has heard yet."""
+        return self._slots.busy or bool(self._next)
 
     def leave(self) -> Left:
         """What every agent has of the episodes, which are all over and forgotten here."""
         episodes, self._episodes = list(self._episodes.values()), {}
         dropped = {e.id >> SAMPLE_ID_BITS for e in episodes if e.failed and self._setup.role.on_error == DROP}
         stay = [e for e in episodes if e.id >> SAMPLE_ID_BITS not in dropped]
-        for episode in episodes:
-            self._starts.pop(self._mine(episode.id), None)
+        self._played |= {self._mine(episode.id) for episode in episodes}
         rows = {agent: columns_of(stay, agent) for agent in self._agents}
         return Left(rows, self._metrics(episodes, rows))
 
@@ -161,43 +189,42 @@ class Environment:
             self._first.pop(id, None)
         self._slots.end(ids)
 
-    def _fill(self, following: Next) -> Next:
+    def _give_up(self) -> None:
+        """Of a step that was not played to its end: forget what is under way."""
+        for id in list(self._alive):
+            self._over(id)
+        self._waiting.clear()
+        self._said, self._next = {}, {}
+
+    def _over(self, id: int) -> None:
+        self._alive.discard(id)
+        self._slots.end([self._mine(id)])
+
+    def _fill(self) -> None:
         """Let episodes begin while there is room for them."""
-        while self._waiting and (room := self._most - self._alive()) > 0:
+        while self._waiting and (room := self._most - len(self._alive)) > 0:
             ids = [self._waiting.popleft() for _ in range(min(room, len(self._waiting)))]
-            anew = [key for id in ids if (key := self._mine(id)) not in self._first]
-            seen = dict(zip(anew, self._slots.start([self._starts[key] for key in anew]), strict=True))
+            self._alive.update(ids)
+            self._slots.start([self._starts[key] for id in ids if (key := self._mine(id)) not in self._first])
             for id in ids:
-                key = self._mine(id)
-                self._began(self._episodes[id], seen.get(key) or self._first.pop(key), following)
-        return following
+                if (seen := self._first.pop(self._mine(id), None)) is not None:
+                    self._took(self._episodes[id], seen)
 
-    def _alive(self) -> int:
-        return sum(1 for episode in self._episodes.values() if episode.seen is not None and not episode.over)
-
-    def _began(self, episode: Episode, seen: Seen | UserCodeError, following: Next) -> None:
-        agent = self._tried(lambda: episode.begin(_good(seen)), episode, "at the reset")
-        if agent is not None and episode.seen is not None:
-            heard = episode.seen.observation if self._resets else None
-            following.setdefault(agent, []).append(Heard(episode.id, heard, first=True))
-
-    def _took(self, episode: Episode, text: str, seen: Seen | UserCodeError, following: Next) -> None:
-        doing = f"in turn {len(episode.lines) + 1}"
-        agent = self._tried(lambda: episode.take(text, _good(seen)), episode, doing)
-        if agent is not None and episode.seen is not None:
-            following.setdefault(agent, []).append(Heard(episode.id, episode.seen.observation))
-        elif not episode.failed:
-            self._slots.end([self._mine(episode.id)])
-
-    def _tried(self, ask: Callable[[], str | None], episode: Episode, doing: str) -> str | None:
-        """Whose turn is next; None: the episode is over."""
+    def _took(self, episode: Episode, answer: Seen | UserCodeError) -> None:
+        """What came of a reset or of a turn."""
+        first, text = episode.seen is None, self._said.pop(episode.id, "")
         try:
-            return ask()
+            seen = _good(answer)
+            agent = episode.begin(seen) if first else episode.take(text, seen)
         except UserCodeError as error:
-            self._require(error, episode.id, doing)
+            self._require(error, episode.id, "at the reset" if first else f"in turn {len(episode.lines) + 1}")
             episode.stop(failed=True)
-            self._slots.end([self._mine(episode.id)])
-            return None
+            agent = None
+        if agent is None or episode.seen is None:
+            self._over(episode.id)
+            return
+        heard = None if first and not self._resets else episode.seen.observation
+        self._next.setdefault(agent, []).append(Heard(episode.id, heard, first=first))
 
     def _require(self, error: UserCodeError, id: int, doing: str) -> None:
         """FR0862, unless the role says that the run goes on."""

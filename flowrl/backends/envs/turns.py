@@ -20,6 +20,10 @@ class Heard:
     """Whether it is the first message of the episode: the prompt, whose length the data set limits."""
 
 
+Next = dict[str, list[Heard]]
+"""What agents shall answer, by agent."""
+
+
 @dataclass(frozen=True, slots=True)
 class Said:
     """What it said."""

@@ -42,8 +42,9 @@ class _Engine(Protocol):
 
 
 class Speaks:
-    """The part of HfGenerator that is a Speaker (runtime/interact.py)."""
+    """The part of HfGenerator that is a Speaker (envs/conversation.py)."""
 
+    in_rounds = True
     _episodes: Episodes | None = None
     _speaking: Call | None = None
 
@@ -52,8 +53,8 @@ class Speaks:
         positions = getattr(self._model.config.get_text_config(), "max_position_embeddings", None)
         self._episodes, self._speaking = Episodes(call, self._codec, ids, prompts, positions), call
 
-    def speak(self: _Engine, heard: Sequence[Heard]) -> list[Said]:
-        """A turn in each of these episodes."""
+    def speak(self: _Engine, heard: Sequence[Heard], steps: int) -> list[Said]:
+        """A turn in each of these episodes, all of them together."""
         episodes, call = self._episodes, self._speaking
         if episodes is None or call is None or not isinstance(call.op.params, GenerateParams):
             raise InternalError("no episodes have begun")

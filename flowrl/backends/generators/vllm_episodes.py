@@ -34,6 +34,8 @@ class _Engine(Protocol):
     _speaking: Call | None
     _turns: dict[str, Sample]
 
+    def fall_silent(self) -> None: ...
+
     def _params(self, call: Call) -> GenerateParams: ...
 
     def _require_ready(self) -> None: ...
@@ -48,8 +50,9 @@ class _Engine(Protocol):
 
 
 class Speaks:
-    """The part of VllmGenerator that is a Speaker (runtime/interact.py)."""
+    """The part of VllmGenerator that is a Speaker (envs/conversation.py)."""
 
+    in_rounds = False
     _episodes: Episodes | None = None
     _speaking: Call | None = None
     _turns: dict[str, Sample] = {}  # noqa: RUF012 - every call begins with its own
@@ -58,11 +61,19 @@ class Speaks:
         """Episodes of the samples `ids`; `prompts`: what each is asked first, where no environment says it."""
         params = self._params(call)
         self._require_ready()
-        self._episodes, self._speaking, self._turns = Episodes(call, self._codec, ids, prompts, self._context), call, {}
+        self.fall_silent()
+        self._episodes, self._speaking = Episodes(call, self._codec, ids, prompts, self._context), call
         self._prepare(params)
 
-    def speak(self: _Engine, heard: Sequence[Heard]) -> list[Said]:
-        """Begin a turn in each of these episodes; gives turns that are done, one at least."""
+    def fall_silent(self: _Engine) -> None:
+        """Leave off episodes that are half done: those of a call that will be made again."""
+        if self._turns:
+            self._engine.abort_request(list(self._turns), internal=False)
+        self._episodes, self._turns = None, {}
+
+    def speak(self: _Engine, heard: Sequence[Heard], steps: int) -> list[Said]:
+        """Begin a turn in each of these episodes; gives turns that are done, as soon as there is one. Counted in steps
+        of the engine, not in seconds: the ranks of an engine take the same ones."""
         episodes, call = self._episodes, self._speaking
         if episodes is None or call is None:
             raise InternalError("no episodes have begun")
@@ -74,7 +85,9 @@ class Speaks:
                 label = call.op.id if not each.turn else f"{call.op.id}/{each.turn}"
                 self._turns[name] = Sample(each.id, each.tokens.tolist())
                 self._request(name, self._turns[name], params, sample_seed(call.seed, label, each.id), each.limit)
-            while self._turns and not said:
+            for _ in range(steps):
+                if said or not self._turns:
+                    break
                 for name in self._finished(params.stop, self._turns):
                     turn = self._turns.pop(name)
                     said.append(episodes.say(turn.id, turn.response, turn.log_probs, ended=turn.ended))

@@ -15,12 +15,13 @@ import numpy as np
 
 from flowrl.backends.batch import Batch
 from flowrl.backends.contract import Metrics, TensorSpec
+from flowrl.backends.envs.conversation import Here, converse
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
 from flowrl.plan.plan import Plan, StagePlan
 from flowrl.program.program import MOVES, ChannelKind, InstructionKind
 from flowrl.runtime.assemble import Source
 from flowrl.runtime.checkpoint import kept_weights, weights_file
-from flowrl.runtime.interact import Meetings, agent_order, converse
+from flowrl.runtime.interact import Meetings, has_reset
 from flowrl.runtime.launchers.contract import Completion, Part, Work
 from flowrl.runtime.setups import (
     RoleSetup,
@@ -144,15 +145,16 @@ class InlineLauncher:
     def _conversed(self, members: Sequence[Work]) -> dict[str, Outcome]:
         """What each of them has made, by instruction."""
         assert self._stage is not None
-        graph = self._stage.graph
-        world, *generators = sorted(members, key=lambda work: agent_order(graph, work))
+        world, *generators = members
         agents = {work.firing.instruction.role: work for work in generators}
         for role, work in agents.items():
             ids = None if work.rank_ids is None else work.rank_ids[0]
-            samples = self._workers[role].begin(call_of(self._stage, work), _sources(work), ids, graph)
+            call = call_of(self._stage, work)
+            reset = has_reset(self._stage.graph, call.op)
+            samples = self._workers[role].begin(call, _sources(work), ids, reset=reset)
         env = self._workers[world.firing.instruction.role]
         speakers = {role: self._workers[role].rank for role in agents}
-        left = converse(env.rank, speakers, call_of(self._stage, world), samples)
+        left = converse(env.rank, Here(speakers), tuple(agents), call_of(self._stage, world), samples)
         made: dict[str, Outcome] = {world.firing.instruction.id: ((), left.metrics)}
         for role, work in agents.items():
             result = speakers[role].finish(left.rows[role])

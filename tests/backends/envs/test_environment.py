@@ -68,14 +68,27 @@ def played(env: Environment, reset: Op, step: Op, rows: Batch, words: Sequence[s
     """Two samples of each prompt; each says `words` in turn."""
     made = env.call(Call(reset, 1, 0, samples_per_prompt=2), rows).batch
     assert made is not None
-    following = env.enter(Call(step, 1, 0), made.ids, ("me",))
+    env.enter(Call(step, 1, 0), made.ids, ("me",))
     spoken: dict[int, int] = {}
-    while heard := following.get("me", []):
+    while heard := whole(env):
         said = [Said(each.id, words[spoken.setdefault(each.id, 0)]) for each in heard]
         for each in heard:
             spoken[each.id] += 1
-        following = env.answer({"me": said})
+        env.tell({"me": said})
     return env.leave()
+
+
+def whole(env: Environment) -> list[Heard]:
+    """What there is to answer when every environment has said what it has to say."""
+    found: list[Heard] = []
+    while env.busy:
+        found += env.heard(wait=True).get("me", [])
+    return sorted(found, key=lambda each: each.id)
+
+
+def answered(env: Environment, *said: Said) -> list[Heard]:
+    env.tell({"me": said})
+    return whole(env)
 
 
 def test_a_reset_gives_every_sample_of_a_prompt_the_same_start(tmp_path: Path) -> None:
@@ -105,9 +118,9 @@ def test_no_more_are_in_flight_than_parallel_says(tmp_path: Path) -> None:
     env, reset, step = rank(tmp_path, parallel=3)
     made = env.call(Call(reset, 1, 0, samples_per_prompt=4), prompts("x", "y")).batch
     assert made is not None
-    heard = env.enter(Call(step, 1, 0), made.ids, ("me",))["me"]
-    assert [each.id for each in heard] == [0, 1, 2]
-    following = env.answer({"me": [Said(0, None), Said(1, "a")]})["me"]  # the first is cut off: another one begins
+    env.enter(Call(step, 1, 0), made.ids, ("me",))
+    assert [each.id for each in whole(env)] == [0, 1, 2]
+    following = answered(env, Said(0, None), Said(1, "a"))  # the first is cut off: another one begins
     assert [(each.id, each.first) for each in following] == [(1, False), (3, True)]
     env.close()
 
@@ -130,11 +143,11 @@ def test_two_calls_keep_their_episodes_apart(tmp_path: Path) -> None:
         assert made is not None
         assert made.ids.tolist() == [0, 1]
     for label, name in ((None, "train"), ("val", "held out")):
-        heard = env.enter(Call(ops["step", label], 1, 0), np.asarray([0, 1]), ("me",))["me"]
-        assert [each.observation for each in heard] == [f"{name}/100"] * 2
-        following = env.answer({"me": [Said(0, "a"), Said(1, "a")]})["me"]
+        env.enter(Call(ops["step", label], 1, 0), np.asarray([0, 1]), ("me",))
+        assert [each.observation for each in whole(env)] == [f"{name}/100"] * 2
+        following = answered(env, Said(0, "a"), Said(1, "a"))
         assert [each.observation for each in following] == [f"{name}/100:1"] * 2
-        assert not env.answer({"me": [Said(0, None), Said(1, None)]})
+        assert not answered(env, Said(0, None), Said(1, None))
         assert env.leave().rows["me"].array("rewards").tolist() == [1.0, 1.0]
     env.close()
 
@@ -153,10 +166,11 @@ def test_the_episode_that_fails_ends_and_the_others_go_on(tmp_path: Path, word: 
     made = env.call(Call(reset, 1, 0, samples_per_prompt=3), prompts("x")).batch
     assert made is not None
     env.enter(Call(step, 1, 0), made.ids, ("me",))
-    env.answer({"me": [Said(0, "a"), Said(1, "a"), Said(2, "a")]})
-    following = env.answer({"me": [Said(0, "bb"), Said(1, word), Said(2, "bb")]})["me"]
+    whole(env)
+    answered(env, Said(0, "a"), Said(1, "a"), Said(2, "a"))
+    following = answered(env, Said(0, "bb"), Said(1, word), Said(2, "bb"))
     assert [(each.id, each.observation) for each in following] == [(0, "x/100:2"), (2, "x/100:2")]
-    assert not env.answer({"me": [Said(0, "ccc"), Said(2, "ccc")]})
+    assert not answered(env, Said(0, "ccc"), Said(2, "ccc"))
     left = env.leave()
     env.close()
     assert left.rows["me"].ragged("turn_rewards").lengths.tolist() == [3, 1, 3]
@@ -171,7 +185,8 @@ def test_a_group_is_left_out_where_the_role_says_drop(tmp_path: Path) -> None:
     assert made is not None
     assert made.prompt_ids.tolist() == [0, 0, 1, 1]
     env.enter(Call(step, 1, 0), made.ids, ("me",))
-    env.answer({"me": [Said(0, "raise"), *(Said(id, None) for id in (1, 65536, 65537))]})
+    whole(env)
+    answered(env, Said(0, "raise"), *(Said(id, None) for id in (1, 65536, 65537)))
     assert env.leave().rows["me"].prompt_ids.tolist() == [1, 1]
     env.close()
 
@@ -179,8 +194,8 @@ def test_a_group_is_left_out_where_the_role_says_drop(tmp_path: Path) -> None:
 def test_an_episode_without_a_reset_is_asked_its_own_prompt(tmp_path: Path) -> None:
     env, _, step = rank(tmp_path, env="flowrl:frozen_lake")
     alone = Environment(RankSetup(Role(name="w", kind=Kind.ENV), None, None, Layout(), folder=tmp_path, ops=(step,)))
-    heard = alone.enter(Call(step, 1, 0), np.asarray([65536]), ("me",))["me"]
-    assert heard == [Heard(65536, None, first=True)]
+    alone.enter(Call(step, 1, 0), np.asarray([65536]), ("me",))
+    assert whole(alone) == [Heard(65536, None, first=True)]
     env.close()
     alone.close()
 

@@ -158,8 +158,8 @@ def test_an_episode_of_one_turn_is_what_generate_makes(folder: Path) -> None:
     ids = np.arange(3, dtype=np.int64)
     whole: Result = rank.call(made, Batch(ids, ids, {"prompt": prompts}))
     rank.begin(made, ids << 16, list(prompts))
-    rank.speak([Heard(int(id) << 16, None, first=True) for id in ids[:2]])
-    rank.speak([Heard(2 << 16, None, first=True)])
+    rank.speak([Heard(int(id) << 16, None, first=True) for id in ids[:2]], 1)
+    rank.speak([Heard(2 << 16, None, first=True)], 1)
     played = rank.finish(nothing(0, 1 << 16, 2 << 16))
     assert whole.batch is not None
     for name in ("tokens", "loss_mask", "weight_version"):
@@ -179,9 +179,9 @@ def test_turns_are_sampled_under_what_was_heard(folder: Path) -> None:
     made = call(max_response_tokens=60, max_turn_tokens=5)
     ids = np.asarray([0, 1], dtype=np.int64)
     rank.begin(made, ids, None)
-    rank.speak([Heard(0, "one", first=True), Heard(1, "seventeen", first=True)])
-    rank.speak([Heard(0, " and then?"), Heard(1, " so?")])
-    rank.speak([Heard(1, " more")])
+    rank.speak([Heard(0, "one", first=True), Heard(1, "seventeen", first=True)], 1)
+    rank.speak([Heard(0, " and then?"), Heard(1, " so?")], 1)
+    rank.speak([Heard(1, " more")], 1)
     row = rank.finish(nothing(0, 1)).batch
     model = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32)
     for tokens, mask, log_probs in zip(

@@ -78,11 +78,13 @@ def test_turns_are_handed_on_as_they_are_done(generator: VllmGenerator) -> None:
     call = call_of("generate", GenerateParams(max_response_tokens=40, max_turn_tokens=3), role="actor_infer")
     ids = np.asarray([0, 1, 2], dtype=np.int64)
     generator.begin(call, ids, None)
-    said = generator.speak([Heard(0, "abcdefg", first=True), Heard(1, "ab", first=True), Heard(2, "abcd", first=True)])
+    said = generator.speak(
+        [Heard(0, "abcdefg", first=True), Heard(1, "ab", first=True), Heard(2, "abcd", first=True)], 9
+    )
     assert [(each.id, each.text) for each in said] == [(1, "xx")]  # the shortest is done first
-    said = generator.speak([Heard(1, "go")])  # seven tokens by now, as the first one has
+    said = generator.speak([Heard(1, "go")], 9)  # seven tokens by now, as the first one has
     assert [(each.id, each.text) for each in said] == [(2, "xxx")]  # cut by the limit of a turn
-    rest = [generator.speak([]) for _ in range(2)]
+    rest = [generator.speak([], 9) for _ in range(2)]
     assert sorted((each.id, each.text) for said in rest for each in said) == [(0, "xx"), (1, "xx")]
     row = generator.finish(Batch(ids, ids >> 16, {})).batch
     assert row is not None
@@ -101,9 +103,9 @@ def test_turns_are_handed_on_as_they_are_done(generator: VllmGenerator) -> None:
 def test_a_turn_that_fills_the_context_ends_the_episode(generator: VllmGenerator) -> None:
     call = call_of("generate", GenerateParams(max_response_tokens=40, max_context_tokens=6), role="actor_infer")
     generator.begin(call, np.asarray([0]), None)
-    (said,) = generator.speak([Heard(0, "abcd", first=True)])
+    (said,) = generator.speak([Heard(0, "abcd", first=True)], 9)
     assert said.text == "xx"
-    (cut,) = generator.speak([Heard(0, "more")])
+    (cut,) = generator.speak([Heard(0, "more")], 9)
     assert cut.text is None
     row = generator.finish(Batch(np.asarray([0]), np.asarray([0]), {})).batch
     assert row is not None
