@@ -52,6 +52,7 @@ from flowrl.report.text import render_plan
 from flowrl.report.why_not import render_why_not
 from flowrl.spec import json_schema, load, to_yaml
 from flowrl.spec.expand import expanded
+from flowrl.spec.files import of_a_flow
 from flowrl.spec.flow import FlowSpec
 
 if TYPE_CHECKING:
@@ -116,10 +117,11 @@ def expand(file: FilePath, sets: Sequence[str] = (), origins: bool = False) -> s
     """The flow with its preset, included files, variables and flags worked in, as YAML.
 
     With `origins` every default is filled in and every value stands on a line of its own, with a comment that says
-    where it came from: `preset NAME:LINE`, `FILE:LINE`, `--set` or `default`.
+    where it came from: `preset NAME:LINE`, `FILE:LINE`, `--set` or `default`; that is to read, and may be longer than a
+    flow's file. Raises FlowError FR0004 where the flow itself would be, so that what is written can be read again.
     """
     spec = load(file, sets)
-    return expanded(spec, idle(spec)) if origins else to_yaml(spec, idle(spec))
+    return expanded(spec, idle(spec)) if origins else of_a_flow(to_yaml(spec, idle(spec)), f"{file}, expanded")
 
 
 def resolved(plan: Plan, file: FilePath, sets: Sequence[str] = ()) -> str:

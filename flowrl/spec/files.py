@@ -25,9 +25,19 @@ def read_text(path: str | Path, wanted: str = "a flow's YAML file") -> str:
     except (OSError, ValueError) as error:
         problem = getattr(error, "strerror", None) or str(error)
         raise FlowError(diagnose("FR0002", file=shown, problem=problem.lower())) from None
-    if len(data) > LARGEST_BYTES:
-        raise FlowError(diagnose("FR0004", file=shown, limit=f"{LARGEST_BYTES:,} bytes"))
+    _check_size(len(data), shown)
     return _decoded(data, shown)
+
+
+def of_a_flow(text: str, shown: str) -> str:
+    """The text, which `read_text` would read from a file. Raises FlowError FR0004."""
+    _check_size(len(text.encode()), shown)
+    return text
+
+
+def _check_size(size: int, shown: str) -> None:
+    if size > LARGEST_BYTES:
+        raise FlowError(diagnose("FR0004", file=shown, limit=f"{LARGEST_BYTES:,} bytes"))
 
 
 def _decoded(data: bytes, shown: str) -> str:

@@ -66,6 +66,18 @@ def test_a_plan_too_large_is_told_with_its_size(tmp_path: Path) -> None:
         read(large(tmp_path / "plan.json"))
 
 
+def test_what_expand_would_write_can_be_read_again(tmp_path: Path) -> None:
+    """A flow of nearly the limit that uses a preset: with the preset's lines it is over it."""
+    path = tmp_path / "flow.yaml"
+    flow = "flowrl: 1\nname: large\nuse: sft\ncluster: 8xH100-80G\nmodels: {policy: {source: Qwen/Qwen2.5-7B}}\n"
+    flow += "data: {train: {source: rows.jsonl, prompt: question, response: answer}}\n"
+    path.write_text(f"{flow}vars: {{x: '{'x' * (MEBIBYTE - len(flow) - 16)}'}}\n", encoding="utf-8")
+    assert path.stat().st_size <= MEBIBYTE
+    api.load(path)
+    assert codes_of(lambda: api.expand(path)) == ["FR0004"]
+    assert "# preset sft" in api.expand(path, origins=True)
+
+
 def test_a_configuration_too_large_is_not_read(tmp_path: Path) -> None:
     large(tmp_path / "config.json")
     model = GRPO.replace("Qwen/Qwen2.5-7B", str(tmp_path))
