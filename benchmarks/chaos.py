@@ -46,13 +46,12 @@ def main() -> int:
 def _result(scenario: Scenario, given: argparse.Namespace) -> Outcome:
     """The scenario's result, from the file or from a run."""
     given.keep.mkdir(parents=True, exist_ok=True)
-    steps, points = scenario.steps or given.steps, scenario.points or given.points
-    key = {"name": scenario.name, "seed": given.seed, "steps": steps, "points": points}
+    key = {"name": scenario.name, "seed": given.seed, "steps": given.steps, "points": given.points}
     file = given.keep / "chaos.jsonl"
     known = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     found = next((each for each in known if all(each[name] == value for name, value in key.items())), None)
     if found is None:
-        found = {**key, **_run(scenario, given, steps, points)}
+        found = {**key, **_run(scenario, given)}
         with file.open("a") as out:
             out.write(json.dumps(found) + "\n")
     if not given.json:
@@ -60,8 +59,9 @@ def _result(scenario: Scenario, given: argparse.Namespace) -> Outcome:
     return found
 
 
-def _run(scenario: Scenario, given: argparse.Namespace, steps: int, points: int) -> Outcome:
-    strikes = drawn(scenario, given.seed, steps, points)
+def _run(scenario: Scenario, given: argparse.Namespace) -> Outcome:
+    steps = given.steps
+    strikes = drawn(scenario, given.seed, steps, given.points)
     if not given.json:
         told = ", ".join(f"{s.signal.name} {s.step}/{s.nth}+{s.delay:.2f}s" for s in strikes)
         _say(f"{scenario.name}: seed {given.seed}, {scenario.role} at step/work+delay: {told}")

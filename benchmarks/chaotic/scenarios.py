@@ -28,9 +28,6 @@ class Scenario:
     flow: str
     """Scenarios of one flow have one undisturbed run."""
     max_lag: int = 0
-    steps: int | None = None
-    """None: as the command says."""
-    points: int | None = None
 
 
 def ppo(steps: int) -> Plan:
@@ -121,9 +118,6 @@ SCENARIOS = {
         *(Scenario(f"ppo/{role}", role, ppo, "ppo") for role in ROLES),
         *(Scenario(f"colocated/{role}", role, colocated, "colocated") for role in ("actor_infer", "actor_train")),
         *(Scenario(f"lag1/{role}", role, late, "lag1", max_lag=1) for role in ("actor_infer", "actor_train")),
-        *(
-            Scenario(f"vllm/{role}", role, vllm, "vllm", steps=9, points=3)
-            for role in ("actor_infer", "actor_train")
-        ),
+        *(Scenario(f"vllm/{role}", role, vllm, "vllm") for role in ("actor_infer", "actor_train")),
     )
 }  # fmt: skip
