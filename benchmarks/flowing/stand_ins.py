@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 import json
+import struct
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from flowrl.graph.params import DataParams, EnvParams, ScoreParams
 from flowrl.spec import load
 
 ROWS = 24
+WIDTH, HEIGHT = 48, 64
+"""Pixels of a screenshot."""
 GRADED = """
 def _graded(texts):
     return [0.1 * sum(c.islower() for c in str(text)) / max(1, len(str(text))) for text in texts]
@@ -90,9 +94,11 @@ def _write_rows(folder: Path, params: DataParams) -> None:
     path = folder / params.source
     known = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else [{} for _ in range(ROWS)]
     for number, row in enumerate(known):
-        for column in (params.prompt, params.response, params.chosen, params.rejected, params.images, *params.keep):
+        for column in (params.prompt, params.response, params.chosen, params.rejected, *params.keep):
             if column is not None:
                 row.setdefault(column, _value(column, number, is_prompt=column == params.prompt))
+        if params.images is not None:
+            row.setdefault(params.images, _screenshot(path.parent, number))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in known))
 
@@ -105,6 +111,18 @@ def _value(column: str, number: int, *, is_prompt: bool) -> object:
     if column == "tests":
         return f"assert answer() == {number}"
     return f"{number} is {'wrong' if column == 'wrong' else 'right'}"
+
+
+def _screenshot(folder: Path, number: int) -> str:
+    """The name of an image file in `folder`: a dark screen with a bright row, another one for each number."""
+    name = f"screen{number}.png"
+    rows = [bytes([0, *([255 if row == number else 40] * 3 * WIDTH)]) for row in range(HEIGHT)]
+    head = struct.pack(">IIBBBBB", WIDTH, HEIGHT, 8, 2, 0, 0, 0)
+    parts = (b"IHDR", head), (b"IDAT", zlib.compress(b"".join(rows))), (b"IEND", b"")
+    chunks = (struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in parts)
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+    return name
 
 
 def _grade_game(flow: Path, params: EnvParams) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from flowrl.backends.trainers.megatron.plain import odd_keys
 from flowrl.diag.span import Span
 from flowrl.graph.graph import Edge, Kind, Model, Op, Role
-from flowrl.graph.params import DataParams, EngineParams, FilterParams, ScoreParams
+from flowrl.graph.params import EngineParams, FilterParams, ScoreParams
 from flowrl.graph.types import Unit
 from flowrl.plan.plan import Pool, RolePlacement, StagePlan
 from flowrl.program.sessions import sessions_that_go_on
@@ -59,10 +59,6 @@ def ops(is_meant: Callable[[Op], bool], key: str = "") -> Find:
     return lambda stage: ((op.id, op.spans.get(key, op.span)) for op in stage.graph.ops if is_meant(op))
 
 
-def data(is_meant: Callable[[DataParams], bool], key: str = "") -> Find:
-    return ops(lambda op: isinstance(op.params, DataParams) and is_meant(op.params), key)
-
-
 def filters(is_meant: Callable[[FilterParams], bool]) -> Find:
     return ops(lambda op: isinstance(op.params, FilterParams) and is_meant(op.params))
 
@@ -88,8 +84,17 @@ def logger(name: str) -> Find:
     return lambda stage: [(stage.name, stage.run.spans.get("loggers"))] if name in stage.run.loggers else []
 
 
-def _with_images(params: DataParams) -> bool:
-    return params.images is not None or any(map(_with_images, params.sources.values()))
+def _sees(op: Op) -> bool:
+    return any(slot.slot == "images" for slot in op.inputs)
+
+
+def _blind(stage: StagePlan) -> Iterator[Place]:
+    """Roles that read images on a backend, or with a head, that has no way to show them to a model."""
+    for role in stage.graph.roles:
+        seeing = [op for op in stage.graph.ops if op.role == role.name and _sees(op)]
+        model = None if role.model is None else stage.graph.model(role.model)
+        if seeing and model is not None and (role.backend in ("vllm", "megatron") or model.head != "lm"):
+            yield role.name, seeing[0].span
 
 
 def _gives_samples_only(op: Op) -> bool:
@@ -211,7 +216,12 @@ UNBUILT: tuple[Unbuilt, ...] = (
     # models
     Unbuilt("`head: denoiser`", "`lm`, `scalar`", models(lambda m: m.head == "denoiser", "head")),
     # data
-    Unbuilt("images", "text prompts", data(_with_images)),
+    Unbuilt("images of this backend or head", "`hf` and `fsdp`, `head: lm`", _blind),
+    Unbuilt(
+        "images of a partial rollout",
+        "whole responses",
+        schedule(lambda s: s.graph.schedule.partial_rollout and any(map(_sees, s.graph.ops)), "partial_rollout"),
+    ),
     # edges
     Unbuilt("a transport of one's own", "shared memory", edges(lambda e: e.transport is not None)),
     Unbuilt(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +80,11 @@ class Batch:
         column = self.columns[name]
         assert isinstance(column, tuple), name
         return column
+
+
+def images_of(batch: Batch) -> tuple[tuple[bytes, ...], ...] | None:
+    """The column `images`, each row's as files' bytes; None where the op reads none."""
+    return cast("tuple[tuple[bytes, ...], ...]", batch.objects("images")) if "images" in batch.columns else None
 
 
 SAMPLE_ID_BITS = 16

@@ -20,6 +20,7 @@ from flowrl.backends.contract import RankSetup
 from flowrl.backends.data_files import Place, Row, rows_of
 from flowrl.backends.data_mix import SEQUENTIAL, SHUFFLE, draw, draws
 from flowrl.backends.data_template import PromptTemplate
+from flowrl.backends.image_files import Images
 from flowrl.backends.seeds import permutation, sample_seed
 from flowrl.backends.text import Codec
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
@@ -35,6 +36,10 @@ SIGNS = (1, -1)
 """Of the two responses of a pair."""
 
 
+Shown = tuple[object, tuple[bytes, ...]]
+"""A prompt and its images."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """One prompt with what belongs to it."""
@@ -45,6 +50,7 @@ class Prompt:
     kept: Mapping[str, object]
     seed: int | None = None
     """Of a numbered prompt, which has no text."""
+    images: tuple[bytes, ...] = ()
 
 
 class Prompts(Protocol):
@@ -85,9 +91,9 @@ class Data:
         """Prompts with ids start, …, start + count - 1; None: the `size` prompts from `start`. A row each, with its own
         id; of pairs two sample rows each.
 
-        Columns: prompt_id int64 [rows], of numbered prompts (`seeds`) their seeds; prompt, response (if the flow
-        names one, or a pair) and each kept column as tuples; pair_sign int8 [rows] of pairs. A kept column that a
-        source of a mix lacks is None there.
+        Columns: prompt_id int64 [rows], of numbered prompts (`seeds`) their seeds; prompt, images (if the flow names
+        them: each row's as files' bytes), response (if the flow names one, or a pair) and each kept column as tuples;
+        pair_sign int8 [rows] of pairs. A kept column that a source of a mix lacks is None there.
         """
         prompts = np.arange(start, start + (self.size if count is None else count), dtype=np.int64)
         picked = [self._prompts.at(position) for position in prompts.tolist()]
@@ -99,6 +105,8 @@ class Data:
         columns: dict[str, Column] = {"prompt_id": np.asarray(numbers, dtype=np.int64)}
         if _has_prompt(self._params):
             columns["prompt"] = tuple(one.prompt for one in rows)
+        if with_images(self._params):
+            columns["images"] = tuple(one.images for one in rows)
         if _has_response(self._params):
             columns["response"] = tuple(response for one in picked for response in one.responses)
         if self._params.paired:
@@ -119,7 +127,9 @@ class _Source:
         span = _place(op, "template")
         self._template = None if template is None else PromptTemplate(template, setup.folder, span)
         rows = read_rows(op, params, setup.folder, name)
-        self._rows = _short_enough(op, params, setup, name, rows, self._prompt)
+        self._images = Images(params, setup.folder, name, _place(op, "images"))
+        self._images.check(rows)
+        self._rows = _short_enough(op, params, setup, name, rows, self._shown)
         self.dropped = len(rows) - len(self._rows)
         self._orders = _Orders(setup.seed, name)
 
@@ -135,7 +145,13 @@ class _Source:
         row = self._rows[place]
         names = (params.chosen, params.rejected) if params.chosen is not None else (params.response,)
         responses = tuple(row[name] for name in names if name is not None)
-        return Prompt(self._prompt(row), responses, {name: row[name] for name in params.keep if name in row})
+        prompt, images = self._shown(row)
+        kept = {name: row[name] for name in params.keep if name in row}
+        return Prompt(prompt, responses, kept, images=images)
+
+    def _shown(self, row: Row) -> Shown:
+        """The row's prompt and its images."""
+        return self._prompt(row), self._images.of(row)
 
     def _prompt(self, row: Row) -> object:
         prompt = row[self._params.prompt]
@@ -232,7 +248,7 @@ def read_rows(op: Op, params: DataParams, folder: Path, name: str | None = None)
     rows = rows_of(params, Place(name, params.source, folder, span))
     if not rows:
         raise FlowError(diagnose("FR0813", span, data=name, source=params.source))
-    for key in ("prompt", "response", "chosen", "rejected"):
+    for key in ("prompt", "response", "chosen", "rejected", "images"):
         column = getattr(params, key)
         _check_columns(op, name, params, rows, key, () if column is None else (column,))
     _check_columns(op, name, params, rows, "keep", params.keep if name == op.id else ())
@@ -251,7 +267,7 @@ def _check_columns(
 
 
 def _short_enough(
-    op: Op, params: DataParams, setup: RankSetup, name: str, rows: Sequence[Row], prompt_of: Callable[[Row], object]
+    op: Op, params: DataParams, setup: RankSetup, name: str, rows: Sequence[Row], shown: Callable[[Row], Shown]
 ) -> Sequence[Row]:
     """The rows whose prompts are within `max_prompt_tokens`, with `on_long: drop`; else all. Tokens are those of the
     model that reads the prompts. Raises FlowError FR0816 where there is none, FR0878 where no row is left."""
@@ -265,7 +281,8 @@ def _short_enough(
     kept: list[Row] = []
     for start in range(0, len(rows), ENCODED):
         part = rows[start : start + ENCODED]
-        encoded = codec.encode_prompts([prompt_of(row) for row in part], span=span)
+        prompts, images = zip(*map(shown, part), strict=True)
+        encoded = codec.encode_prompts(prompts, images=images, span=span)
         kept += [row for row, tokens in zip(part, encoded, strict=True) if len(tokens) <= most]
     if not kept:
         raise FlowError(diagnose("FR0878", span, data=name, rows=len(rows), max_tokens=most))
@@ -286,6 +303,11 @@ def _has_prompt(params: DataParams) -> bool:
 def _has_response(params: DataParams) -> bool:
     own = params.response is not None or params.chosen is not None
     return own or any(_has_response(source) for source in params.sources.values())
+
+
+def with_images(params: DataParams) -> bool:
+    """Whether some source has images."""
+    return params.images is not None or any(map(with_images, params.sources.values()))
 
 
 def _source_place(op: Op, name: str) -> Span | None:

@@ -13,7 +13,14 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+)
 from transformers.utils import logging as hf_logging
 
 from flowrl.backends.seeds import sample_seed
@@ -41,6 +48,14 @@ def materialise(model: Model, folder: Path, out: Path, seed: int) -> Path:
     if (local / "config.json").is_file():
         return local
     return _from_hub(model, local)
+
+
+def load_lm(folder: Path, **arguments: Any) -> Any:
+    """The language model of a folder, with its encoder of images if it has one."""
+    config: Any = AutoConfig.from_pretrained(str(folder))
+    sees = getattr(config, "vision_config", None) is not None
+    kind: Any = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    return kind.from_pretrained(str(folder), **arguments)
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -102,6 +117,13 @@ def _qwen2_config(shape: dict[str, Any], tokens: tuple[str, ...]) -> Qwen2Config
         # transformers' own 0.02 is for hidden sizes of thousands; a small model that starts there learns slowly.
         initializer_range=shape["hidden_size"] ** -0.5,
     )
+
+
+def byte_tokenizer(more: tuple[str, ...]) -> PreTrainedTokenizerFast:
+    """One token a byte, and `more` special ones behind them."""
+    made = _tokenizer(TOKENIZERS["bytes"])
+    made.add_special_tokens({"additional_special_tokens": list(more)})
+    return made
 
 
 def _tokenizer(tokens: tuple[str, ...]) -> PreTrainedTokenizerFast:

@@ -11,17 +11,29 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForTokenClassification, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
 from transformers.utils import logging as hf_logging
 
-from flowrl.backends.models import materialise
+from flowrl.backends.models import byte_tokenizer, materialise
 from flowrl.backends.seeds import sample_seed
 from flowrl.graph.graph import Model
 
 KEPT = ("qwen2", "qwen3", "llama", "mistral")
-"""Architectures that are shrunk as they are; another one becomes a qwen2."""
+"""Architectures that are shrunk as they are; another one becomes a qwen2, or with images a qwen2_5_vl."""
 TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}assistant: "
 """Of a tokenizer that has none, so that messages can be prompts."""
+VISION_TOKENS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
+SEEING_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }}: {% if message['content'] is string %}{{ message['content'] }}"
+    "{% else %}{% for part in message['content'] %}{% if part['type'] == 'image' %}" + "".join(VISION_TOKENS[:3]) + ""
+    "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}\n{% endfor %}assistant: "
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +46,8 @@ class Small:
     kv_heads: int
     ffn: int
     positions: int
+    sees: bool = False
+    """Whether prompts bring images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,9 @@ def make_small(model: Model, folder: Path, small: Small, out: Path, seed: int) -
     """Make the folder `out`. `folder`: where the flow's relative paths start."""
     hf_logging.disable_progress_bar()
     source = _here(model.source, folder)
+    if small.sees:
+        make_seeing(out, small, sample_seed(seed, f"model.{model.name}", 0))
+        return Made("qwen2_5_vl", "bytes")
     if source is None:
         return _bytes(model, folder, small, out, seed)
     tokenizer: Any = AutoTokenizer.from_pretrained(str(source))
@@ -85,6 +102,60 @@ def _bytes(model: Model, folder: Path, small: Small, out: Path, seed: int) -> Ma
         _with_template(AutoTokenizer.from_pretrained(str(out)), out)
     _with_head(model, out, seed)
     return Made("qwen2", name)
+
+
+def make_seeing(out: Path, small: Small, seed: int) -> None:
+    """A folder with a Qwen2.5-VL of random weights, whose tokenizer has a token for each byte. An image becomes four to
+    nine tokens."""
+    # It imports Pillow (the extra `images`), which models of text do without.
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    tokenizer = byte_tokenizer(VISION_TOKENS)
+    tokenizer.chat_template = SEEING_TEMPLATE
+    start, image, end, video = tokenizer.convert_tokens_to_ids(list(VISION_TOKENS))
+    width = small.hidden // small.heads
+    text: dict[str, Any] = _sizes(small) | {
+        "vocab_size": len(tokenizer),
+        "initializer_range": small.hidden**-0.5,
+        "rope_parameters": {
+            "rope_type": "default",
+            "mrope_section": [width // 2 - 2 * (width // 6), *[width // 6] * 2],
+        },
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": None,
+    }
+    vision = {
+        "depth": small.layers,
+        "hidden_size": small.hidden,
+        "num_heads": small.heads,
+        "intermediate_size": small.ffn,
+        "out_hidden_size": small.hidden,
+        "fullatt_block_indexes": [small.layers - 1],
+        "initializer_range": small.hidden**-0.5,
+    }
+    config: Any = AutoConfig.for_model(
+        "qwen2_5_vl",
+        text_config=text,
+        vision_config=vision,
+        vision_start_token_id=start,
+        vision_end_token_id=end,
+        image_token_id=image,
+        video_token_id=video,
+    )
+    config.initializer_range = small.hidden**-0.5
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made: Any = AutoModelForImageTextToText.from_config(config)
+    made.to(torch.float32).save_pretrained(str(out))
+    tokenizer.save_pretrained(str(out))
+    side = vision_side(config)
+    Qwen2VLImageProcessorPil(min_pixels=(2 * side) ** 2, max_pixels=(3 * side) ** 2).save_pretrained(str(out))
+
+
+def vision_side(config: Any) -> int:
+    """Pixels of the side of a square that one token stands for."""
+    return int(config.vision_config.patch_size * config.vision_config.spatial_merge_size)
 
 
 def _here(source: str, folder: Path) -> Path | None:

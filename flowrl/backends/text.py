@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from transformers import AutoTokenizer
 from transformers.utils import logging as hf_logging
 
+from flowrl.backends import images as pictures
 from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.diag.span import Span
 from flowrl.machine.tokenizers import SPECIAL, TOKENIZERS
@@ -37,6 +39,7 @@ class Codec:
 
     def __init__(self, folder: Path, span: Span | None = None) -> None:
         hf_logging.disable_progress_bar()
+        self._folder, self._span = folder, span
         self._tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
         self.has_template: bool = bool(self._tokenizer.chat_template)
         eos = self._tokenizer.eos_token_id
@@ -53,23 +56,30 @@ class Codec:
         prompts: Sequence[object],
         ids: Sequence[int] | npt.NDArray[np.int64] | None = None,
         *,
+        images: Sequence[Sequence[bytes]] | None = None,
         max_tokens: int | None = None,
         on_long: str = "error",
         span: Span | None = None,
     ) -> list[Ids]:
-        """int32 ids of each prompt. Beyond `max_tokens`: `error` raises FR0806, `truncate` keeps the last ones (the end
-        of a prompt is where it asks). `ids` and `span` (the role's) name the prompt in an error: FR0805 for what is no
-        prompt, FR0807 for one without tokens, FR0808 for messages without a template, FR0809."""
+        """int32 ids of each prompt, with as many image tokens as its `images` take. Beyond `max_tokens`: `error` raises
+        FR0806, `truncate` keeps the last ones (the end of a prompt is where it asks). `ids` and `span` (the role's)
+        name the prompt in an error: FR0805 for what is no prompt, FR0807 for one without tokens, FR0808 for messages
+        without a template, FR0809; FR0865 to FR0868 of images."""
         names = range(len(prompts)) if ids is None else ids
+        shown = [()] * len(prompts) if images is None else images
         places = [_Place(int(name), span) for name in names]
-        texts = [self._written(prompt, place) for prompt, place in zip(prompts, places, strict=True)]
+        texts = [self._written(*each) for each in zip(prompts, places, map(len, shown), strict=True)]
         # A template writes its own special tokens; the tokenizer must not add them a second time.
         encoded = self._encode(texts, add_special_tokens=not self.has_template)
+        if any(shown):
+            encoded = [self._with_images(*each) for each in zip(encoded, shown, places, strict=True)]
         for tokens, place in zip(encoded, places, strict=True):
             if not len(tokens):
                 raise FlowError(diagnose("FR0807", span, prompt=place.prompt))
             if on_long != "truncate":
                 _check_length(tokens, place, max_tokens)
+            elif any(shown):
+                self._check_whole(tokens, place, max_tokens)
         return [tokens if max_tokens is None else tokens[-max_tokens:] for tokens in encoded]
 
     def encode_increment(self, observation: object, *, closed: bool, span: Span | None = None) -> Ids:
@@ -113,11 +123,38 @@ class Codec:
         """Write the tokenizer, its template included, into a Hugging Face folder."""
         self._tokenizer.save_pretrained(str(folder))
 
-    def _written(self, prompt: object, place: _Place) -> str:
+    @cached_property
+    def vision(self) -> pictures.Vision:
+        """How the folder's model takes images. Raises FlowError FR0867 where it takes none."""
+        return pictures.Vision(self._folder, self._span)
+
+    def _with_images(self, tokens: Ids, images: Sequence[bytes], place: _Place) -> Ids:
+        """With the tokens of each image where one token stands for it."""
+        if not images:
+            return tokens
+        found = int((tokens == self.vision.token_id).sum())
+        _check_places(found, len(images), place)
+        pixels = self.vision.pixels(images, f"prompt {place.prompt}", place.span)
+        counts = [count for each in pixels for count in self.vision.tokens(each.grid)]
+        return pictures.expanded(tokens, self.vision.token_id, counts)
+
+    def _check_whole(self, tokens: Ids, place: _Place, max_tokens: int | None) -> None:
+        """What is cut off must hold no part of an image."""
+        over = 0 if max_tokens is None else len(tokens) - max_tokens
+        if over > 0 and bool((tokens[:over] == self.vision.token_id).any()):
+            facts = {"prompt": place.prompt, "tokens": len(tokens), "max_tokens": max_tokens}
+            raise FlowError(diagnose("FR0868", place.span, **facts))
+
+    def _written(self, prompt: object, place: _Place, images: int = 0) -> str:
         """The prompt as the text that is tokenised."""
         messages = _messages(prompt, place)
         for message in messages:
             self._check_alphabet(str(message["content"]), place.span)
+        if images:
+            if not self.has_template:
+                raise FlowError(diagnose("FR0808", place.span, prompt=place.prompt))
+            messages, places = pictures.placed(messages, images)
+            _check_places(places, images, place)
         if isinstance(prompt, Written):
             return str(prompt)
         if self.has_template:
@@ -172,6 +209,11 @@ def _check_length(tokens: Ids, place: _Place, max_tokens: int | None) -> None:
         "FR0806", place.span, prompt=place.prompt, tokens=count, max_tokens=max_tokens, over=count - max_tokens
     )
     raise FlowError(fault)
+
+
+def _check_places(places: int, images: int, place: _Place) -> None:
+    if places != images:
+        raise FlowError(diagnose("FR0866", place.span, prompt=place.prompt, images=images, places=places))
 
 
 def _alphabet(vocabulary: Mapping[str, int]) -> frozenset[str] | None:

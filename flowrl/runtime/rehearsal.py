@@ -105,6 +105,7 @@ def _models(plan: Plan, folder: Path, out: Path) -> tuple[dict[str, str], tuple[
     told: list[Change] = []
     earlier: dict[str, ModelShape] = {}
     talks = any(stage.programs.together for stage in plan.stages)
+    sees = any(slot.slot == "images" for stage in plan.stages for op in stage.graph.ops for slot in op.inputs)
     for stage in plan.stages:
         shapes = shapes_of(stage.graph, str(folder), earlier)
         earlier |= handed_on(stage.name, stage.graph, shapes)
@@ -114,16 +115,16 @@ def _models(plan: Plan, folder: Path, out: Path) -> tuple[dict[str, str], tuple[
             if key in folders:
                 continue
             place = out / f"model{len(folders)}"
-            shape, sizes = shapes[model.name], _sizes(stage, model, shapes[model.name], talks=talks)
+            shape, sizes = shapes[model.name], _sizes(stage, model, shapes[model.name], talks, sees)
             made = make_small(model, folder, sizes, place, stage.run.seed)
             folders[key] = str(place)
             told.append(Change("shrunk", f"models.{model.name}", _told(shape, model), _told_small(sizes, made)))
     return folders, tuple(told)
 
 
-def _sizes(stage: StagePlan, model: Model, shape: ModelShape, *, talks: bool) -> SmallModel:
+def _sizes(stage: StagePlan, model: Model, shape: ModelShape, talks: bool, sees: bool) -> SmallModel:
     """Heads that every tp of the plan divides, in the groups that the model has. `talks`: whether some stage, which may
-    go on with this model, plays episodes."""
+    go on with this model, plays episodes. `sees`: whether some prompts bring images."""
     roles = {role.name for role in stage.graph.roles if role.model == model.name}
     tp = max((e.layout.tp for pool in stage.pools for e in pool.roles if e.role in roles), default=1)
     heads = max(HEADS, tp)
@@ -136,6 +137,7 @@ def _sizes(stage: StagePlan, model: Model, shape: ModelShape, *, talks: bool) ->
         kv_heads=kv_heads,
         ffn=2 * heads * HEAD_WIDTH,
         positions=PROMPT_TOKENS + (EPISODE_TOKENS if talks else RESPONSE_TOKENS),
+        sees=sees and shape.vision_parameters > 0,
     )
 
 

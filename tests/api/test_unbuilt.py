@@ -136,9 +136,18 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         ("backend: hf, generate: {max_response_tokens: 16}", "backend: diffusers, generate: {height: 256, width: 256}"),
         GPUS,
     ),
-    "images": (
+    "images of this backend or head": (
         (SHAPE, " {source: Qwen/Qwen2.5-VL-3B-Instruct}"),
         ("backend: hf", "backend: vllm"),
+        GPUS,
+        (
+            "keep: [answer], max_prompt_tokens: 16}\n  other",
+            "images: answer, keep: [answer], max_prompt_tokens: 16}\n  other",
+        ),
+    ),
+    "images of a partial rollout": (
+        (SHAPE, " {source: Qwen/Qwen2.5-VL-3B-Instruct}"),
+        ("step:", "schedule: {max_lag: 1, partial_rollout: true}\nstep:"),
         GPUS,
         (
             "keep: [answer], max_prompt_tokens: 16}\n  other",

@@ -21,10 +21,14 @@ from flowrl.backends.generators.cache import roomy_cache
 from flowrl.backends.generators.lean import Lean
 from flowrl.backends.generators.rollouts import Rollout
 from flowrl.backends.generators.sampling import Sampling, pick
+from flowrl.backends.sight import Sight, run
 
 Ids = npt.NDArray[np.int32]
 Ends = Callable[[Ids], npt.NDArray[np.bool_]]
 """Tokens so far, int32 [rows, length] → which rows end here."""
+
+Look = Callable[[Tensor, Tensor], Sight]
+"""Padded prompts int64 [rows, length] and which of their tokens are no padding → what they see."""
 
 _FINISHED_SHARE = 0.25
 
@@ -70,8 +74,9 @@ def decode(
     uniforms: npt.NDArray[np.float64],
     sampling: Sampling,
     ends: Ends,
+    look: Look | None = None,
 ) -> Responses:
-    """Sample `len(limits) // len(prompts)` responses to each prompt.
+    """Sample `len(limits) // len(prompts)` responses to each prompt, which sees what `look` says.
 
     limits int64 [rows]: most tokens of each response, at least 1; uniforms float64 [rows, ≥ longest limit].
     """
@@ -80,7 +85,7 @@ def decode(
     log_probs = np.zeros((len(limits), longest), dtype=np.float32)
     lengths = np.zeros(len(limits), dtype=np.int64)
     ended = np.zeros(len(limits), dtype=np.bool_)
-    running = _start(model, prompts, len(limits) // len(prompts))
+    running = _start(model, prompts, len(limits) // len(prompts), look)
     for step in range(longest):
         rows = running.rows
         draws = torch.from_numpy(uniforms[rows, step]).to(running.logits.device)
@@ -132,7 +137,7 @@ def go_on(
         _advance(model, running, _leave(running, picked))
 
 
-def _start(model: Any, prompts: Sequence[Ids], samples: int) -> _Running:
+def _start(model: Any, prompts: Sequence[Ids], samples: int, look: Look | None = None) -> _Running:
     """Run the prompts, left-padded, and repeat each for its samples."""
     device = next(model.parameters()).device
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -142,15 +147,18 @@ def _start(model: Any, prompts: Sequence[Ids], samples: int) -> _Running:
         padded[row, longest - len(prompt) :] = prompt
     places = torch.arange(longest, device=device)[None] - (longest - lengths)[:, None]
     mask = None if bool((lengths == longest).all()) else places >= 0
-    cache = roomy_cache(model.config)
-    logits = _forward(model, torch.from_numpy(padded).to(device), mask, places.clamp(min=0), cache)
+    cache, ids = roomy_cache(model.config), torch.from_numpy(padded).to(device)
+    sight = None if look is None else look(ids, places >= 0)
+    positions = places.clamp(min=0) if sight is None else sight.positions
+    logits = _forward(model, ids, mask, positions, cache, sight)
+    following = lengths[:, None] if sight is None else sight.follows
     if samples > 1:
         cache.batch_repeat_interleave(samples)
     return _Running(
         rows=np.arange(len(prompts) * samples),
         cache=cache,
         logits=logits.repeat_interleave(samples, dim=0),
-        positions=lengths.repeat_interleave(samples)[:, None],
+        positions=following.repeat_interleave(samples, dim=0),
         mask=None if mask is None else mask.repeat_interleave(samples, dim=0),
         lean=Lean.of(model),
     )
@@ -181,14 +189,21 @@ def _advance(model: Any, running: _Running, picked: Tensor) -> None:
     running.positions = running.positions + 1
 
 
-def _forward(model: Any, ids: Tensor, mask: Tensor | None, positions: Tensor, cache: DynamicCache) -> Tensor:
+def _forward(
+    model: Any,
+    ids: Tensor,
+    mask: Tensor | None,
+    positions: Tensor,
+    cache: DynamicCache,
+    sight: Sight | None = None,
+) -> Tensor:
     """Logits of the last place: [rows, vocab]."""
-    output = model(
-        input_ids=ids,
-        attention_mask=mask,
-        position_ids=positions,
-        past_key_values=cache,
-        use_cache=True,
-        logits_to_keep=1,
-    )
-    return output.logits[:, -1]
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "position_ids": positions,
+        "past_key_values": cache,
+        "use_cache": True,
+        "logits_to_keep": 1,
+    }
+    return run(model, sight, inputs).logits[:, -1]

@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import AutoModelForCausalLM
 from transformers.utils import logging as hf_logging
 
-from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, IntArray, Ragged, sample_ids
+from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, IntArray, Ragged, images_of, sample_ids
 from flowrl.backends.contract import LENGTH, STOP, Bytes, Call, Gather, RankSetup, Result, TensorSpec
-from flowrl.backends.generators.decode import Ends, Ids, Responses, decode
+from flowrl.backends.generators.decode import Ends, Ids, Look, Responses, decode
 from flowrl.backends.generators.hf_episodes import Speaks
 from flowrl.backends.generators.partial import PartialRollouts
 from flowrl.backends.generators.rollouts import percentile
 from flowrl.backends.generators.sampling import Sampling
 from flowrl.backends.lora import adapt, is_adapter
-from flowrl.backends.models import torch_dtype
+from flowrl.backends.models import load_lm, torch_dtype
 from flowrl.backends.seeds import uniform_rows
+from flowrl.backends.sight import look
 from flowrl.backends.text import Codec
 from flowrl.backends.weights import read_into
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
@@ -46,7 +46,7 @@ class HfGenerator(Speaks):
         self._setup = setup
         self._codec = Codec(setup.model_folder, setup.model.span)
         arguments = {"dtype": torch_dtype(setup.model.dtype), "attn_implementation": "sdpa"} | setup.role.engine.extra
-        self._model: Any = AutoModelForCausalLM.from_pretrained(str(setup.model_folder), **arguments)
+        self._model: Any = load_lm(setup.model_folder, **arguments)
         if setup.model.lora is not None:
             adapt(self._model, setup.model.lora, setup.seed, torch_dtype(setup.model.dtype))
         self._model.to(setup.device).eval().requires_grad_(False)
@@ -62,7 +62,7 @@ class HfGenerator(Speaks):
         samples: list[_Sample] = []
         for part in self._parts(prompts, params, call.samples_per_prompt):
             own = ids[part.start * call.samples_per_prompt : part.stop * call.samples_per_prompt]
-            samples += self._round(call, params, prompts[part], own)
+            samples += self._round(call, params, prompts[part], own, self._look(batch, part))
         return self._result(ids, np.repeat(batch.prompt_ids, call.samples_per_prompt), samples)
 
     def read_weights(self, manifest: Sequence[TensorSpec], buffer: Bytes, version: int) -> None:
@@ -75,6 +75,9 @@ class HfGenerator(Speaks):
 
     def join(self, call: Call, batch: Batch, *, afresh: bool) -> None:
         """As Carrying."""
+        if "images" in batch.columns:
+            what = "`images` of a partial rollout of generator `hf`"
+            raise FlowError(diagnose("FR0801", call.op.span, what=what, known="whole responses"))
         params, prompts = self._asked(call, batch)
         ids, samples = sample_ids(batch, call.samples_per_prompt), call.samples_per_prompt
         if afresh or self._partial is None:
@@ -112,16 +115,24 @@ class HfGenerator(Speaks):
         params = call.op.params
         if call.op.method != "generate" or not isinstance(params, GenerateParams):
             raise InternalError(f"a generator has no op {call.op.method}")
-        if "images" in batch.columns:
-            raise FlowError(diagnose("FR0801", call.op.span, what="`images` of generator `hf`", known="text prompts"))
         prompts = self._codec.encode_prompts(
             batch.objects("prompt"),
             batch.prompt_ids,
+            images=images_of(batch),
             max_tokens=call.max_prompt_tokens,
             on_long=call.on_long,
             span=call.op.span,
         )
         return params, list(prompts)
+
+    def _look(self, batch: Batch, part: slice) -> Look | None:
+        """What the prompts of `part` see; None where no prompt of the call has an image."""
+        images = images_of(batch)
+        if images is None or not any(images):
+            return None
+        vision = self._codec.vision
+        pixels = [vision.pixels(each) for each in images[part]]
+        return lambda ids, own: look(self._model, vision, ids, own, pixels)
 
     def _rows_at_once(self, longest: int) -> int:
         """Rows of so many tokens whose caches fit together."""
@@ -137,7 +148,9 @@ class HfGenerator(Speaks):
         for start in range(0, len(prompts), size):
             yield slice(start, min(start + size, len(prompts)))
 
-    def _round(self, call: Call, params: GenerateParams, prompts: Sequence[Ids], ids: IntArray) -> list[_Sample]:
+    def _round(
+        self, call: Call, params: GenerateParams, prompts: Sequence[Ids], ids: IntArray, look: Look | None
+    ) -> list[_Sample]:
         samples = len(ids) // len(prompts)
         limits = np.repeat(
             [
@@ -153,6 +166,7 @@ class HfGenerator(Speaks):
             uniform_rows(call.seed, call.op.id, ids, int(limits.max())),
             Sampling(params.temperature, params.top_p, params.top_k),
             self._ends(params.stop),
+            look,
         )
         return [_Sample.cut(prompts[row // samples], responses, row) for row in range(len(ids))]
 

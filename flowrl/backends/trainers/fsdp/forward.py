@@ -21,6 +21,7 @@ from flowrl.algos.log_probs import (
     token_log_probs_and_entropy,
     top_log_probs,
 )
+from flowrl.backends.sight import run
 from flowrl.backends.trainers.fsdp.head import Asked, asking
 from flowrl.backends.trainers.fsdp.micro_batches import MicroBatch
 from flowrl.backends.trainers.fsdp.packing import ends_of
@@ -102,15 +103,17 @@ def _places(micro: MicroBatch) -> Places:
     if not bool(mask.any()):
         mask = mask.clone()
         mask[-1, int(micro.lengths[-1]) - 1] = True
-    keep = mask[_own(micro)].nonzero()[:, 0] - 1
+    keep = mask[micro.own].nonzero()[:, 0] - 1
     return Places(keep, micro.ids[mask], 0, mask)
 
 
 def _run(module: Any, micro: MicroBatch, places: Places) -> Tensor:
     """What the head puts out: [rows, n, …], or [n, …] of rows that are packed."""
+    asked = {"logits_to_keep": places.keep, "use_cache": False}
     if not micro.packed:
-        return module(input_ids=micro.ids, logits_to_keep=places.keep, use_cache=False).logits
-    return module(**_packed(micro), logits_to_keep=places.keep, use_cache=False).logits[0]
+        return run(module, micro.sight, {"input_ids": micro.ids, **asked}).logits
+    sight = None if micro.sight is None else micro.sight.packed(micro.own)
+    return run(module, sight, {**_packed(micro), **asked}).logits[0]
 
 
 def _scores(module: Any, micro: MicroBatch) -> Tensor:
@@ -120,24 +123,19 @@ def _scores(module: Any, micro: MicroBatch) -> Tensor:
         if not micro.packed:
             return module(input_ids=micro.ids, use_cache=False).logits[..., 0].float()
         made = module(**_packed(micro), use_cache=False).logits[0, :, 0].float()
-    return made.new_zeros(micro.ids.shape).index_put((_own(micro),), made)
+    return made.new_zeros(micro.ids.shape).index_put((micro.own,), made)
 
 
 def _packed(micro: MicroBatch) -> dict[str, Any]:
     """The rows as one sequence: tokens, positions from 0 in each row, and where rows begin."""
-    own, ends = _own(micro), ends_of(micro.lengths)
+    own, ends = micro.own, ends_of(micro.lengths)
     positions = torch.arange(micro.ids.shape[1], device=micro.ids.device).expand_as(micro.ids)
     longest = int(micro.lengths.max())
     return {
         "input_ids": micro.ids[own][None],
-        "position_ids": positions[own][None],
+        **({"position_ids": positions[own][None]} if micro.sight is None else {}),
         "cu_seq_lens_q": ends,
         "cu_seq_lens_k": ends,
         "max_length_q": longest,
         "max_length_k": longest,
     }
-
-
-def _own(micro: MicroBatch) -> Tensor:
-    """bool [rows, tokens]: tokens that are no padding."""
-    return torch.arange(micro.ids.shape[1], device=micro.ids.device)[None] < micro.lengths[:, None]

@@ -12,6 +12,7 @@ from torch import Tensor
 from flowrl.algos.pairs import GROUP, SIGN
 from flowrl.algos.ragged import pad
 from flowrl.backends.batch import Batch, Column, IntArray, Ragged
+from flowrl.backends.sight import Sight
 from flowrl.backends.trainers.fsdp.packing import packed_cut
 
 TOP = ("ref_top_log_probs", "ref_top_tokens")
@@ -35,6 +36,13 @@ class MicroBatch:
     """Token columns float32 [rows, tokens], or [rows, tokens, K]; sample columns float32 [rows]."""
     packed: bool = False
     """Whether the model is to run the rows one after another, without their padding."""
+    sight: Sight | None = None
+    """What the rows see, if the op reads images."""
+
+    @property
+    def own(self) -> Tensor:
+        """bool [rows, tokens]: tokens that are no padding."""
+        return torch.arange(self.ids.shape[1], device=self.ids.device)[None] < self.lengths[:, None]
 
 
 def cut(lengths: IntArray, budget_tokens: int, groups: IntArray | None = None) -> list[IntArray]:

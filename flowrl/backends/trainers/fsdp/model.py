@@ -17,12 +17,12 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
-from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
+from transformers import AutoModelForTokenClassification
 from transformers.utils import logging as hf_logging
 
 from flowrl.backends.contract import RankSetup
 from flowrl.backends.lora import adapt
-from flowrl.backends.models import torch_dtype
+from flowrl.backends.models import load_lm, torch_dtype
 from flowrl.backends.trainers.fsdp.group import mesh_of, shard_mesh
 from flowrl.backends.trainers.fsdp.head import make_token_head
 from flowrl.backends.trainers.fsdp.packing import ATTENTION
@@ -30,6 +30,8 @@ from flowrl.backends.trainers.fsdp.tensor_parallel import cut_layers, fault_of
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
 from flowrl.graph.graph import Kind
 
+PACKED = {"": ATTENTION, "text_config": ATTENTION, "vision_config": "sdpa"}
+"""Attention of rows that are packed. An encoder of images has its own, in which each image is a sequence already."""
 WAYS_OF_LOGITS = ("whole", "in_place", "chunked")
 
 
@@ -111,10 +113,11 @@ def _load(setup: RankSetup, head: str, dtype: torch.dtype) -> nn.Module:
     folder, extra = str(setup.model_folder), dict(setup.role.engine.extra)
     arguments: dict[str, Any] = {
         "dtype": dtype,
-        "attn_implementation": ATTENTION if setup.role.engine.packing else "sdpa",
+        "attn_implementation": PACKED if setup.role.engine.packing else "sdpa",
     } | extra
     if head == "lm":
-        return AutoModelForCausalLM.from_pretrained(folder, **arguments)
+        assert setup.model_folder is not None
+        return load_lm(setup.model_folder, **arguments)
     if head != "scalar":
         raise FlowError(diagnose("FR0801", setup.role.span, what=f"`head: {head}`", known="`lm`, `scalar`"))
     before = hf_logging.get_verbosity()
@@ -195,7 +198,8 @@ def _shard(module: Any, setup: RankSetup, mesh: DeviceMesh, dtype: torch.dtype) 
 def _layers(module: Any) -> list[nn.Module]:
     """The decoder layers: the list with as many modules as the config says."""
     count = module.config.get_text_config().num_hidden_layers
-    lists = [part for part in module.modules() if isinstance(part, nn.ModuleList) and len(part) == count]
+    # An encoder of images may have as many layers.
+    lists = [part for part in module.get_decoder().modules() if isinstance(part, nn.ModuleList) and len(part) == count]
     if not lists:
         raise InternalError(f"{type(module).__name__} has no list of {count} layers")
     return list(lists[0])

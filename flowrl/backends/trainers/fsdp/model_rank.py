@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,9 +14,11 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
-from flowrl.backends.batch import Batch, Ragged
+from flowrl.backends.batch import Batch, Ragged, images_of
 from flowrl.backends.contract import Call, Metrics, RankSetup
+from flowrl.backends.images import Vision
 from flowrl.backends.models import torch_dtype
+from flowrl.backends.sight import look
 from flowrl.backends.trainers.fsdp import forward
 from flowrl.backends.trainers.fsdp.group import largest, most
 from flowrl.backends.trainers.fsdp.micro_batches import MicroBatch, dummy, micro_batches
@@ -48,6 +51,7 @@ class ModelRank:
         self.module, self.mesh = build(setup)
         assert setup.model is not None
         self.dtype = torch_dtype(setup.model.dtype)
+        self._vision: Vision | None = None
 
     def cut(
         self, batch: Batch, budget_tokens: int, columns: Sequence[str] = (), *, by_prompt: bool = False
@@ -58,7 +62,17 @@ class ModelRank:
             batch, budget_tokens, columns, self.setup.device, by_prompt=by_prompt, packed=self.setup.role.engine.packing
         )
         missing = most(len(own), self.mesh) - len(own)
-        return own + [dummy(columns, self.setup.device)] * missing
+        cut = own + [dummy(columns, self.setup.device)] * missing
+        images = images_of(batch)
+        return cut if images is None else [self._seeing(micro, images) for micro in cut]
+
+    def _seeing(self, micro: MicroBatch, images: Sequence[Sequence[bytes]]) -> MicroBatch:
+        """With what its rows see; a dummy has no row of the batch."""
+        if self._vision is None:
+            assert self.setup.model_folder is not None
+            self._vision = Vision(self.setup.model_folder, self.setup.role.span)
+        shown = [self._vision.pixels(images[row]) for row in micro.rows] or [[]] * len(micro.ids)
+        return replace(micro, sight=look(self.module, self._vision, micro.ids, micro.own, shown))
 
     @contextmanager
     def reading(self) -> Iterator[None]:

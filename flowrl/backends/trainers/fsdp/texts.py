@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowrl.backends.batch import Batch, Ragged
+from flowrl.backends.batch import Batch, Ragged, images_of
 from flowrl.backends.contract import Call, RankSetup
 from flowrl.backends.text import Codec
 from flowrl.diag.diagnostic import FlowError, diagnose
@@ -36,7 +36,12 @@ def tokenised(batch: Batch, codec: Codec, call: Call) -> Batch:
     """
     span = call.op.span
     prompts = codec.encode_prompts(
-        batch.objects("prompt"), batch.prompt_ids, max_tokens=call.max_prompt_tokens, on_long=call.on_long, span=span
+        batch.objects("prompt"),
+        batch.prompt_ids,
+        images=images_of(batch),
+        max_tokens=call.max_prompt_tokens,
+        on_long=call.on_long,
+        span=span,
     )
     texts: list[str] = []
     for text, prompt in zip(batch.objects("response"), batch.prompt_ids, strict=True):

@@ -33,7 +33,7 @@ from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.graph.params import UpdateParams
 from flowrl.graph.signatures import LOSSES, update_reads
 
-_NOT_COLUMNS = {"tokens", "loss_mask", "prompt", "response"}
+_NOT_COLUMNS = {"tokens", "loss_mask", "prompt", "response", "images"}
 
 
 @dataclass(frozen=True, slots=True)
