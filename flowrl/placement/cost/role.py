@@ -19,7 +19,7 @@ from flowrl.placement.cost.placed import group_of, is_shared
 from flowrl.placement.cost.role_cost import RoleCost, Seconds, total
 from flowrl.placement.cost.site import Key, Site, site_of_block, site_of_pool
 from flowrl.placement.cost.workload import Workload
-from flowrl.placement.memory.host import host_memory
+from flowrl.placement.memory.host import Standing, host_memory, standing
 from flowrl.placement.memory.phases import phases, stage_groups
 from flowrl.placement.memory.pool import devices_text, overhead_lines
 from flowrl.placement.sync.edge import sync_of
@@ -110,7 +110,10 @@ class RoleCosts:
 
     def always(self, costs: Sequence[RoleCost], site: Site) -> int:
         """Bytes that every phase of a pool with these roles has: processes and reserve."""
-        counted = sum(cost.counted for cost in costs)
+        return self.always_of(sum([cost.counted for cost in costs]), site)
+
+    def always_of(self, counted: int, site: Site) -> int:
+        """The same with so many roles that are `counted`."""
         key = (counted, site.key)
         found = self._always.get(key)
         if found is None:
@@ -151,6 +154,12 @@ class RoleCosts:
             everyone = [(pool, tuple([cost.on(pool) for cost in costs])) for pool, costs in pools]
             found = host_memory(everyone, self.cluster, self.work)
         return tuple([msgspec.structs.replace(each, lines=()) for each in found])
+
+    def hosts(self, pools: Sequence[tuple[Pool, Sequence[RoleCost]]]) -> tuple[Standing, ...]:
+        """What stands on the hosts of device pools whatever choices their roles have: those given are any."""
+        with numbers_only():
+            everyone = [(pool, tuple([cost.on(pool) for cost in costs])) for pool, costs in pools]
+            return standing(everyone, self.cluster, self.work)
 
     def pool_needs(self, costs: Sequence[RoleCost], site: Site) -> tuple[Memory, ...]:
         """The same as Memory values without lines."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from flowrl.graph.graph import Kind
 from flowrl.graph.params import UpdateParams
-from flowrl.machine.cluster import Cluster
+from flowrl.machine.cluster import Cluster, NodeGroup
+from flowrl.machine.memory import MemoryConstants
 from flowrl.placement.cost.denoiser import sampler_lines
 from flowrl.placement.cost.ledger import Given, bytes_of, line
 from flowrl.placement.cost.placed import HOST, Placed, group_of, model_inputs
@@ -60,6 +62,32 @@ def host_memory(everyone: Everyone, cluster: Cluster, work: Workload | None = No
     """The fullest node in each phase; nothing without devices that have a host beside them."""
     nodes = _Nodes(everyone, cluster, work)
     return tuple(nodes.phases()) if nodes.limits else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One sort of node, and what is on it whatever the choices of roles: all in bytes."""
+
+    devices: Mapping[str, int]
+    """Of each pool that has some there."""
+    always: int
+    """Processes, reserve, and on the node of the controller the rows of a step."""
+    loading: int
+    """Beside processes and reserve, while weights are read."""
+    saving: Mapping[str, int]
+    """By trainer, what its checkpoint takes beside all else if its state is not on the host already."""
+    limit: int
+
+
+def standing(everyone: Everyone, cluster: Cluster, work: Workload) -> tuple[Standing, ...]:
+    """Of the nodes of all device pools, whose roles may be in any of their choices."""
+    nodes = _Nodes(everyone, cluster, work)
+    return tuple(nodes.standing(node) for node in nodes.limits)
+
+
+def least_of_controller(group: NodeGroup, work: Workload) -> int:
+    """Bytes that the controller's node has at least, if it is one of this group: the reserve and the rows of a step."""
+    return bytes_of([_reserve(work.request.profile.memory, group.host_memory_bytes), *_rows(work)])
 
 
 class _Nodes:
@@ -111,10 +139,9 @@ class _Nodes:
         inputs = {
             "h": Given(known.host_process_bytes, f"a rank's process: {known.source}"),
             "ranks": Given(ranks, "ranks on this node"),
-            "q": Given(known.host_reserve_share, f"operating system, file cache, object store: {known.source}"),
-            "M": Given(self.limits[node], "memory of the node"),
         }
-        return [line("processes", None, "bytes", "h*ranks", inputs), line("reserve", None, "bytes", "q*M", inputs)]
+        reserve = _reserve(known, self.limits[node])
+        return [line("processes", None, "bytes", "h*ranks", inputs), reserve]
 
     def _on(self, node: str) -> Iterator[tuple[Pool, Placed, int]]:
         """Roles with a model that have devices there, and how many."""
@@ -136,7 +163,10 @@ class _Nodes:
             for what, state in self._moved(each):
                 count = Given(devices, f"devices of pool {pool.name} on this node")
                 lines.append(line(what, each.role.name, "bytes", "s*d", {"s": state, "d": count}))
-        return [*lines, *(self._rows() if node == self.first else [])]
+        return [*lines, *self._rows_on(node)]
+
+    def _rows_on(self, node: str) -> Lines:
+        return _rows(self.work) if self.work is not None and node == self.first else []
 
     def _moved(self, placed: Placed) -> list[tuple[str, Given]]:
         """Of one device of a role; the same on each node."""
@@ -152,32 +182,51 @@ class _Nodes:
             self._states[placed.role.name] = found
         return found
 
-    def _rows(self) -> Lines:
-        """Rows of a step at the controller, padded to the longest; images are not counted."""
-        if self.work is None:
-            return []
-        writing = [op for op in self.work.graph.ops if self.work.writes_text(op)]
-        made = [(self.work.rows(op).count * self.work.lengths(op).most, op) for op in writing]
-        tokens, op = max(made, key=lambda m: m[0], default=(0, None))
-        if op is None:
-            return []
-        inputs = {
-            "T": Given(tokens, f"{self.work.rows(op).count:,} rows of at most {self.work.lengths(op).most:,} tokens"),
-            "e": Given(ROW_TOKEN_BYTES, "of a token: id, masks, log-probs, advantage, value, return"),
-        }
-        return [line("rows of a step", None, "bytes", "T*e", inputs)]
-
     def _saving(self, node: str, pool: Pool, placed: Placed) -> Lines:
         """A checkpoint: each rank copies its part of float32 weights and moments to the host, unless it is there."""
-        if placed.offloaded:
-            return []
+        return [] if placed.offloaded else [self._checkpoint(node, pool, placed)]
+
+    def _checkpoint(self, node: str, pool: Pool, placed: Placed) -> LedgerLine:
         inputs = {
             **model_inputs(placed),
             "d": Given(self.here[pool.name][node], f"devices of pool {pool.name} on this node"),
             "all": Given(len(pool.devices), f"devices of pool {pool.name}"),
         }
         trained = "A" if placed.adapter else "P"
-        return [line("checkpoint", placed.role.name, "bytes", f"12*{trained}*d/all", inputs)]
+        return line("checkpoint", placed.role.name, "bytes", f"12*{trained}*d/all", inputs)
+
+    def standing(self, node: str) -> Standing:
+        """See `standing`."""
+        trained = [(pool, each) for pool, each, _ in self._on(node) if each.role.trainable]
+        return Standing(
+            devices={name: counts[node] for name, counts in self.here.items() if counts[node]},
+            always=bytes_of([*self._base(node), *self._rows_on(node)]),
+            loading=bytes_of([*self._base(node), *self._loading(node)]),
+            saving={each.role.name: bytes_of([self._checkpoint(node, pool, each)]) for pool, each in trained},
+            limit=self.limits[node],
+        )
+
+
+def _rows(work: Workload) -> Lines:
+    """Rows of a step at the controller, padded to the longest; images are not counted."""
+    writing = [op for op in work.graph.ops if work.writes_text(op)]
+    made = [(work.rows(op).count * work.lengths(op).most, op) for op in writing]
+    tokens, op = max(made, key=lambda m: m[0], default=(0, None))
+    if op is None:
+        return []
+    inputs = {
+        "T": Given(tokens, f"{work.rows(op).count:,} rows of at most {work.lengths(op).most:,} tokens"),
+        "e": Given(ROW_TOKEN_BYTES, "of a token: id, masks, log-probs, advantage, value, return"),
+    }
+    return [line("rows of a step", None, "bytes", "T*e", inputs)]
+
+
+def _reserve(known: MemoryConstants, limit: int) -> LedgerLine:
+    inputs = {
+        "q": Given(known.host_reserve_share, f"operating system, file cache, object store: {known.source}"),
+        "M": Given(limit, "memory of the node"),
+    }
+    return line("reserve", None, "bytes", "q*M", inputs)
 
 
 def _on_cpu(placed: Sequence[Placed]) -> bool:

@@ -32,6 +32,18 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
+class Pitch:
+    """A pool whose devices are settled and whose roles' choices are not."""
+
+    name: str
+    roles: tuple[str, ...]
+    group: NodeGroup
+    devices: tuple[str, ...]
+    site: Site
+    """Devices that cost what these do."""
+
+
+@dataclass(frozen=True, slots=True)
 class Laid:
     """Pools with the choices of their roles, and what they need."""
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flowrl.machine.cluster import NodeGroup
 from flowrl.placement.cost.role import RoleCost, Site
-from flowrl.placement.search.clock import LEAVES, STAGED, STAYS, Clock
+from flowrl.placement.search.candidate import Pitch
+from flowrl.placement.search.clock import LEAVES, STAYS, Clock, Frame
+from flowrl.placement.search.hosts import HostRoom
+from flowrl.placement.search.opens import Given, Least, Open, in_turn
 from flowrl.placement.search.stays import RoleStays, Stay
 from flowrl.placement.time.fast_step import Pair
 from flowrl.placement.time.step import Home
@@ -23,20 +25,10 @@ MOST_LOOKED = 20_000
 """Bounds and choices that a search looks at before it stops and says how far it may be from the best."""
 LEAST_NODES = 1_000
 """Choices of a leaf that are looked at, however much was before."""
-USUAL_ROLES, USUAL_OPS = 10, 30
-"""Of graphs with more of either a look takes longer, in proportion, and fewer are taken."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pitch:
-    """A pool whose devices are settled and whose roles' choices are not."""
-
-    name: str
-    roles: tuple[str, ...]
-    group: NodeGroup
-    devices: tuple[str, ...]
-    site: Site
-    """Devices that cost what these do."""
+USUAL_ROLES, USUAL_OPS = 5, 30
+"""Of graphs with more of either a look takes longer, in proportion, and fewer are taken: the one rule for every number
+of looks. A look at a choice weighs its role against the others of its pool, and one at a box or a move all nodes of the
+event graph: with five roles either takes some 15 microseconds, with ten twice as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,43 +48,16 @@ class Count:
 
 
 @dataclass(slots=True)
-class _Open:
-    """A role whose turn comes, in the order of the search."""
-
-    role: str
-    number: int
-    pool: int
-    alone: bool
-    last: bool = False
-    """Of its pool."""
-    left: int = 0
-    """The least that it leaves on a device."""
-    quick: tuple[float, ...] = ()
-    away: int = STAYS
-    """What it does while others work, if that is settled; else as if it stayed."""
-    move: Pair = (0.0, 0.0)
-    """The least of it."""
-    stays: tuple[Stay, ...] = ()
-    """Those that may fit; of a role that shares weights none, as they depend on the others."""
-    least: _Least | None = None
-    """As long as it is open: of the stays for which those that are chosen leave room; None: none."""
-
-
-_Least = tuple[tuple[float, ...], int, Pair]
-"""Seconds of its ops, what it does while others work, and the seconds of that, at least."""
-_Given = tuple[tuple[float, ...], int, int, Pair, tuple[Stay, ...]]
-"""`quick`, `left`, `away`, `move` and `stays` of an open role."""
-
-
-@dataclass(slots=True)
 class Leaves:
     """Settles pools of one graph on one cluster."""
 
     clock: Clock
     stays: RoleStays
     count: Count = field(default_factory=Count)
-    given: dict[object, tuple[_Given, ...] | None] = field(default_factory=dict[object, "tuple[_Given, ...] | None"])
+    given: dict[object, tuple[Given, ...] | None] = field(default_factory=dict[object, tuple[Given, ...] | None])
     """What the roles of a pool may be, by its site and its roles."""
+    hosts_bind: bool = False
+    """Whether some choice was as good as the best but for memory of hosts: then it is looked at early."""
 
     def looks(self, count: int) -> int:
         """So many of `count` looks as take no longer than `count` of them in a usual graph."""
@@ -136,36 +101,19 @@ class _Search:
         self.away = [STAYS] * len(self.clock.roles)
         self.pool_of = [0] * len(self.clock.roles)
         self._homes: dict[str, Home] = {}
-        self._within: dict[tuple[str, int, int], _Least | None] = {}
+        self._within: dict[tuple[str, int, int], Least | None] = {}
+        self._frames: dict[tuple[int, ...], Frame] = {}
+        self._hosts: HostRoom | None = None
         self._real: list[Site] | None = None
-        self.order = self._order()
+        self.order = in_turn(pitches, self.clock, self.stays)
+        for each in self.order:
+            self.pool_of[each.number] = each.pool
 
     def run(self) -> Settled | None:
-        if not self._fill():
+        if not self._fill() or (self.leaves.hosts_bind and self._watch_hosts()):
             return None
         self._descend(0, {})
         return None if self.best is None else Settled(self.most, self._pools(self.best))
-
-    def _order(self) -> list[_Open]:
-        """Pool by pool, so that what does not fit is found among few; in each ends of weights edges, then the longest;
-        none before those of its pool whose weights it shares."""
-        found: list[_Open] = []
-        partners: dict[str, set[str]] = {}
-        length: dict[str, tuple[bool, float]] = {}
-        for pool, pitch in enumerate(self.pitches):
-            for role in pitch.roles:
-                number = self.clock.number[role]
-                self.pool_of[number] = pool
-                found.append(_Open(role, number, pool, len(pitch.roles) == 1))
-                partners[role] = self.costs.partners(role).intersection(pitch.roles)
-                quick = self.stays.quickest(role, pitch.site) or ()
-                length[role] = (role not in self.stays.synced, -sum(quick))
-        first = [min(length[role] for role in pitch.roles) for pitch in self.pitches]
-        found.sort(key=lambda each: (first[each.pool], each.pool, length[each.role]))
-        ordered = _partners_first(found, partners)
-        for each in ordered:
-            each.last = all(other.pool != each.pool for other in ordered[ordered.index(each) + 1 :])
-        return ordered
 
     def _fill(self) -> bool:
         """The least of every op, and of what roles leave; False if some role has no place here, or nothing of it could
@@ -177,12 +125,15 @@ class _Search:
                 return False
             for each, (quick, left, away, move, stays) in zip(mine, given, strict=True):
                 each.quick, each.left, each.away, each.move, each.stays = quick, left, away, move, stays
-        for each in self.order:
+        for level, each in enumerate(self.order):
+            after = [other for other in self.order[level + 1 :] if other.pool == each.pool]
+            each.rest = sum([other.left for other in after])
+            each.later = [other for other in after if other.stays]
             each.least = (each.quick, each.away, each.move)
             self._reset(each)
         return not self._is_long({})
 
-    def _given(self, pool: int, mine: Sequence[_Open]) -> tuple[_Given, ...] | None:
+    def _given(self, pool: int, mine: Sequence[Open]) -> tuple[Given, ...] | None:
         """What the roles of a pool may be, whatever the others are; None if one of them has no place. Kept."""
         asked = tuple((each.role, self._recompute.get(each.role)) for each in mine)
         key, known = (self.pitches[pool].site, asked), self.leaves.given
@@ -192,7 +143,7 @@ class _Search:
             known[key] = tuple(found) if fits else None
         return known[key]
 
-    def _has_stays(self, pool: int, mine: Sequence[_Open]) -> bool:
+    def _has_stays(self, pool: int, mine: Sequence[Open]) -> bool:
         pitch = self.pitches[pool]
         for each in mine:
             quick = self.stays.quickest(each.role, pitch.site)
@@ -206,12 +157,12 @@ class _Search:
                 each.left = min(stay.left for stay in each.stays)
         return True
 
-    def _stays(self, each: _Open, beside: Sequence[RolePlacement]) -> tuple[Stay, ...]:
+    def _stays(self, each: Open, beside: Sequence[RolePlacement]) -> tuple[Stay, ...]:
         found = self.stays.of(each.role, self.pitches[each.pool].site, beside, alone=each.alone)
         wanted = self._recompute.get(each.role)
         return found if wanted is None else tuple(stay for stay in found if stay.entry.recompute == wanted)
 
-    def _thin(self, pool: int, mine: Sequence[_Open]) -> bool:
+    def _thin(self, pool: int, mine: Sequence[Open]) -> bool:
         """Drop stays for which the others of the pool have no room whatever they choose; False if none is left."""
         if any(not each.stays for each in mine):
             return True
@@ -232,36 +183,36 @@ class _Search:
             each.quick, each.away, each.move = self._least_of(each.stays)
         return True
 
-    def _least_of(self, stays: Sequence[Stay]) -> _Least:
+    def _least_of(self, stays: Sequence[Stay]) -> Least:
         away, move = STAYS, (0.0, 0.0)
         if all(stay.cost.offloaded for stay in stays):
             away, move = LEAVES, (min([stay.cost.move_seconds for stay in stays]), 0.0)
         return tuple(map(min, *[stay.seconds for stay in stays])) if len(stays) > 1 else stays[0].seconds, away, move
 
-    def _leave_room(self, level: int, pool: int) -> list[tuple[_Open, _Least]] | None:
-        """Raise the least of the open roles of a pool to that of the stays which those that are chosen leave room for.
-        What it was before; None if some role has none left."""
-        mine, site = self.chosen[pool], self.pitches[pool].site
-        opens = [each for each in self.order[level:] if each.pool == pool and each.stays]
-        if not opens:
+    def _leave_room(self, each: Open) -> list[tuple[Open, Least]] | None:
+        """Raise the least of the open roles of its pool to that of the stays which those that are chosen leave room
+        for. What it was before; None if some role has none left."""
+        if not each.later:
             return []
-        every = sum(stay.left for stay in mine) + sum(each.left for each in self.order[level:] if each.pool == pool)
-        room = site.limit_bytes - self.costs.always([stay.cost for stay in mine], site) - every
-        beside = room - max(stay.peak - stay.left for stay in mine)
-        before: list[tuple[_Open, _Least]] = []
-        for each in opens:
-            found = self._least_within(each, room + each.left, beside + each.left)
+        mine, site = self.chosen[each.pool], self.pitches[each.pool].site
+        counted = sum([stay.cost.counted for stay in mine])
+        every = sum([stay.left for stay in mine]) + each.rest
+        room = site.limit_bytes - self.costs.always_of(counted, site) - every
+        beside = room - max([stay.above for stay in mine])
+        before: list[tuple[Open, Least]] = []
+        for other in each.later:
+            found = self._least_within(other, room + other.left, beside + other.left)
             if found is None:
                 self._restore(before)
                 return None
-            if found != each.least:
-                assert each.least is not None
-                before.append((each, each.least))
-                each.least = found
-                self._reset(each)
+            if found != other.least:
+                assert other.least is not None
+                before.append((other, other.least))
+                other.least = found
+                self._reset(other)
         return before
 
-    def _least_within(self, each: _Open, most: int, left: int) -> _Least | None:
+    def _least_within(self, each: Open, most: int, left: int) -> Least | None:
         """Of the stays that need at most `most` bytes at work and leave at most `left`."""
         key = (each.role, most, left)
         if key not in self._within:
@@ -269,16 +220,16 @@ class _Search:
             self._within[key] = self._least_of(stays) if stays else None
         return self._within[key]
 
-    def _restore(self, before: Sequence[tuple[_Open, _Least]]) -> None:
+    def _restore(self, before: Sequence[tuple[Open, Least]]) -> None:
         for each, least in before:
             each.least = least
             self._reset(each)
 
-    def _put(self, each: _Open, seconds: Sequence[float]) -> None:
+    def _put(self, each: Open, seconds: Sequence[float]) -> None:
         for place, value in zip(self.clock.places[each.role], seconds, strict=True):
             self.firing[place] = value
 
-    def _reset(self, each: _Open) -> None:
+    def _reset(self, each: Open) -> None:
         """As long as it is open."""
         assert each.least is not None
         quick, self.away[each.number], self.moves[each.number] = each.least
@@ -288,55 +239,75 @@ class _Search:
         if level == len(self.order):
             self._finish()
             return
-        each = self.order[level]
-        mine, site = self.chosen[each.pool], self.pitches[each.pool].site
-        left = sum(o.left for o in self.order[level + 1 :] if o.pool == each.pool)
+        each, count = self.order[level], self.leaves.count
+        mine, number = self.chosen[each.pool], each.number
         for stay in each.stays or self._stays(each, [stay.entry for stay in mine]):
             if self.left <= 0 and self.more > 0 and self.best is None:
                 self.left, self.more = 1, self.more - 1
             if self.left <= 0:
-                self.leaves.count.cut_short |= self.must_prove
+                count.cut_short |= self.must_prove
                 break
             self.left -= 1
-            self.leaves.count.looked_at += 1
+            count.looked_at += 1
+            if not self._may_fit(each, stay):
+                continue
             self._put(each, stay.seconds)
-            self.away[each.number] = _away(stay.cost)
-            self.moves[each.number] = self.clock.moves(stay.cost)
+            self.away[number], self.moves[number] = stay.away, stay.moves
             mine.append(stay)
-            if self._may_fit(mine, left, site) and not self._is_long(synced):
+            if not self._is_long(synced):
                 self._go_on(each, stay, level, synced)
             mine.pop()
+        if self._hosts is not None:
+            self._hosts.take(each.role)
         self._reset(each)
 
-    def _go_on(self, each: _Open, stay: Stay, level: int, synced: Mapping[int, Pair]) -> None:
+    def _go_on(self, each: Open, stay: Stay, level: int, synced: Mapping[int, Pair]) -> None:
         """With what the chosen ones leave the others room for."""
-        before = self._leave_room(level + 1, each.pool)
+        if self._hosts is not None:
+            self._hosts.put(each.role, stay)
+            if self._hosts.is_over():
+                return
+        before = self._leave_room(each)
         if before is None:
             return
         if not (before and self._is_long(synced)) and self._fits(each.pool):
             self._hand_over(each, stay, level, synced)
         self._restore(before)
 
-    def _hand_over(self, each: _Open, stay: Stay, level: int, synced: Mapping[int, Pair]) -> None:
+    def _hand_over(self, each: Open, stay: Stay, level: int, synced: Mapping[int, Pair]) -> None:
         """With what is handed over between roles that are chosen."""
         self._homes[each.role] = Home(stay.cost, self._real_sites()[each.pool])
         more = {
             number: self.clock.synced(number, self._homes)
-            for number, (_, source, target) in enumerate(self.clock.edges)
-            if each.role in (source, target) and source in self._homes and target in self._homes
+            for number in each.edges
+            if all(end in self._homes for end in self.clock.edges[number][1:])
         }
-        if not more or not self._is_long({**synced, **more}):
-            self._descend(level + 1, {**synced, **more})
+        joined = {**synced, **more} if more else synced
+        if not more or not self._is_long(joined):
+            self._descend(level + 1, joined)
         del self._homes[each.role]
 
     def _is_long(self, synced: Mapping[int, Pair]) -> bool:
         """Whether no completion is shorter than the best so far."""
-        nodes = self.clock.nodes(self.firing, synced)
-        return self.clock.frame(self.pool_of, self.away).reaches(nodes, self.moves, self.most)
+        return self._frame().reaches(self.clock.nodes(self.firing, synced), self.moves, self.most)
 
-    def _may_fit(self, mine: Sequence[Stay], left: int, site: Site) -> bool:
-        every = left + sum([stay.left for stay in mine]) + self.costs.always([stay.cost for stay in mine], site)
-        return max([stay.peak - stay.left for stay in mine]) + every <= site.limit_bytes
+    def _frame(self) -> Frame:
+        key = tuple(self.away)
+        found = self._frames.get(key)
+        if found is None:
+            found = self._frames[key] = self.clock.frame(self.pool_of, key)
+        return found
+
+    def _may_fit(self, each: Open, stay: Stay) -> bool:
+        """Beside those that are chosen, with the least that the open ones leave."""
+        left, above, counted = each.rest + stay.left, stay.above, int(stay.cost.counted)
+        for other in self.chosen[each.pool]:
+            left += other.left
+            counted += other.cost.counted
+            if other.above > above:
+                above = other.above
+        site = self.pitches[each.pool].site
+        return above + left + self.costs.always_of(counted, site) <= site.limit_bytes
 
     def _fits(self, pool: int) -> bool:
         """Whether the roles that are chosen fit: others only add to what they need."""
@@ -350,9 +321,13 @@ class _Search:
         """A whole choice: its bound is its step."""
         synced = {number: self.clock.synced(number, self._homes) for number in range(len(self.clock.edges))}
         nodes = self.clock.nodes(self.firing, synced)
-        seconds = self.clock.frame(self.pool_of, self.away).least(nodes, self.moves)
-        if seconds < self.most and self._fits_on_hosts(self.chosen):
+        seconds = self._frame().least(nodes, self.moves)
+        if seconds >= self.most:
+            return
+        if self._fits_on_hosts(self.chosen):
             self.most, self.best = seconds, [list(stays) for stays in self.chosen]
+        elif self._hosts is None:
+            self._watch_hosts()
 
     def _real_sites(self) -> list[Site]:
         if self._real is None:
@@ -362,6 +337,27 @@ class _Search:
     def _real_site(self, pitch: Pitch) -> Site:
         empty = Pool(name=pitch.name, devices=pitch.devices, device=pitch.group.device.name, roles=())
         return pitch.site if pitch.group.device.is_cpu else self.costs.site(empty)
+
+    def _watch_hosts(self) -> bool:
+        """From now on, in all leaves: whether what is chosen leaves some host too little, whatever the rest will be."""
+        self.leaves.hosts_bind = True
+        nodes = self.costs.hosts(
+            [
+                (Pool(name=pitch.name, devices=pitch.devices, device=pitch.group.device.name, roles=()), own)
+                for number, pitch in enumerate(self.pitches)
+                for own in [[self._any(each) for each in self.order if each.pool == number]]
+            ]
+        )
+        pools = {role: pitch.name for pitch in self.pitches for role in pitch.roles}
+        self._hosts = HostRoom(nodes, pools, {each.role: each.stays for each in self.order})
+        for stay in (stay for mine in self.chosen for stay in mine):
+            self._hosts.put(stay.entry.role, stay)
+        return self._hosts.is_over()
+
+    def _any(self, each: Open) -> RoleCost:
+        """Some choice of a role: which it is makes no difference to what stands on its nodes."""
+        site = self.pitches[each.pool].site
+        return self.costs.role_cost(self.stays.every(each.role, site, alone=each.alone)[0], site)
 
     def _pools(self, chosen: Sequence[Sequence[Stay]]) -> tuple[Pool, ...]:
         pools: list[Pool] = []
@@ -377,17 +373,3 @@ class _Search:
         placed = [(pool, self._in_order(number, chosen[number])) for number, pool in enumerate(pools)]
         needed = self.costs.host_needs(placed)
         return all(entry.peak_bytes <= entry.limit_bytes for entry in needed)
-
-
-def _away(cost: RoleCost) -> int:
-    return (STAGED if cost.staged else LEAVES) if cost.offloaded else STAYS
-
-
-def _partners_first(opens: Sequence[_Open], partners: Mapping[str, set[str]]) -> list[_Open]:
-    left, found = list(opens), list[_Open]()
-    while left:
-        names = {each.role for each in left}
-        free = (each for each in left if partners[each.role].isdisjoint(names - {each.role}))
-        found.append(next(free, left[0]))
-        left.remove(found[-1])
-    return found

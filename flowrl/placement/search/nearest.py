@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from flowrl.placement.cost.bound import busy_seconds
 from flowrl.placement.cost.role import Site
-from flowrl.placement.search.leaf import Pitch
+from flowrl.placement.search.candidate import Pitch
 from flowrl.placement.search.stays import RoleStays
 from flowrl.plan.plan import Pool, RolePlacement
 

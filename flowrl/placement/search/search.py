@@ -51,8 +51,6 @@ MOST_CLIMBED = 10_000
 """Looks for a climb by bounds."""
 MOST_MOVED = 6_000
 """Looks for local moves from placements that are known."""
-ROLES_LOOKED = 5
-"""With more roles than these each look of branch and bound takes longer, and so many fewer are had."""
 FEW_DEVICES, MOST_MOVED_ON_FEW = 8, 2_000
 """On so few devices a look at a move takes three times as long as one of branch and bound, which proves most of them
 out by itself."""
@@ -139,14 +137,10 @@ class _Search:
         for parts, sizes in familiar(self.ways):
             self.settler.settle_way(parts, sizes)
         ground = self._ground()
-        if ground.sizes:
+        if ground.sizes and self.settler.a_host_may_do():
             branch = Branch(ground, self.settler.settle_seats, lambda: self.settler.score)
             branch.start(ground.start())
-            share = min(1.0, ROLES_LOOKED / len(self.ways.roles))
-
-            def looks(most: int) -> int:
-                return self.settler.leaves.looks(round(share * most))
-
+            looks = self.settler.leaves.looks
             self.open_bound = branch.run(looks(MOST_LOOKED_FIRST))
             if self.open_bound < inf:
                 self._climb(ground)

@@ -15,12 +15,12 @@ from flowrl.placement.cost.role import RoleCosts, Site
 from flowrl.placement.devices import largest_first
 from flowrl.placement.engine_shares import grown, is_open
 from flowrl.placement.layouts import host_pool
-from flowrl.placement.memory.host import host_memory
+from flowrl.placement.memory.host import host_memory, least_of_controller
 from flowrl.placement.search.branch import Seat
-from flowrl.placement.search.candidate import Candidate, Draft, Laid, Option
+from flowrl.placement.search.candidate import Candidate, Draft, Laid, Option, Pitch
 from flowrl.placement.search.clock import Clock
 from flowrl.placement.search.floors import Floors
-from flowrl.placement.search.leaf import Leaves, Pitch
+from flowrl.placement.search.leaf import Leaves
 from flowrl.placement.search.nearest import MOST_ROUNDS, squeezed
 from flowrl.placement.search.objective import WORST, Objective, Score
 from flowrl.placement.search.sizes import Places
@@ -63,6 +63,11 @@ class Settler:
             return min((self.floors.in_step(role, each) for each in least), default=inf)
 
         return tuple(sorted(self.ways.roles, key=lambda role: -work(role)))
+
+    def a_host_may_do(self) -> bool:
+        """Whether some node of GPUs has room for the rows of a step: no placement fits else."""
+        groups = [group for group in self.costs.cluster.groups if not group.device.is_cpu]
+        return any(least_of_controller(group, self.costs.work) <= group.host_memory_bytes for group in groups)
 
     # -- ways ---------------------------------------------------------------------------------------------------------
 

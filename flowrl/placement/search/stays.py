@@ -18,6 +18,8 @@ from flowrl.placement.checks.sharding import copies_fault
 from flowrl.placement.choices import Choices
 from flowrl.placement.cost.role import RoleCost, RoleCosts, Site
 from flowrl.placement.request import LayoutRequest
+from flowrl.placement.search.clock import LEAVES, STAGED, STAYS
+from flowrl.placement.time.fast_step import NO_SECONDS, Pair, StepEvaluator
 from flowrl.plan.plan import Layout, RolePlacement
 
 
@@ -28,14 +30,18 @@ class Stay(msgspec.Struct, frozen=True, eq=False, gc=False):
     cost: RoleCost
     seconds: tuple[float, ...]
     """Of one firing of each of its ops, in the graph's order."""
-    moves: float
-    """To leave the devices and to come back, once."""
+    moves: Pair
+    """Of a move, and of that of its cache (`StepEvaluator.moves`); none if it stays."""
+    away: int
+    """STAYS, LEAVES or STAGED."""
     busy: float
     """Of all its ops in a step, moves included."""
     peak: int
     """The most of its own lines on a device while it loads or works."""
     left: int
     """The least that it leaves on a device while others work."""
+    above: int
+    """How much the former is more than the latter."""
 
 
 class RoleStays:
@@ -160,10 +166,12 @@ class RoleStays:
         cost = self.costs.role_cost(entry, site, mates)
         ops = self.costs.ops_of(entry.role)
         seconds = tuple(cost.seconds[op.id] for op in ops)
-        moves = 2 * cost.move_seconds if cost.offloaded else 0.0
+        moves = StepEvaluator.moves(cost) if cost.offloaded else NO_SECONDS
+        away = (STAGED if cost.staged else LEAVES) if cost.offloaded else STAYS
+        peak, left = cost.own_peak, min(cost.remains)
         every = zip(seconds, ops, strict=True)
-        busy = moves + sum(each * op.firings / max(1, op.every_steps) for each, op in every)
-        return Stay(entry, cost, seconds, moves, busy, cost.own_peak, min(cost.remains))
+        busy = 2 * moves[0] + sum(each * op.firings / max(1, op.every_steps) for each, op in every)
+        return Stay(entry, cost, seconds, moves, away, busy, peak, left, peak - left)
 
     def _undominated(self, stays: Sequence[Stay]) -> Iterator[Stay]:
         kinds = [self._compared(stay) for stay in stays]
