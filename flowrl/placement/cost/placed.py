@@ -54,7 +54,7 @@ def _nothing() -> dict[object, Any]:
     return {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Placed:
     """One role in one pool."""
 
@@ -103,33 +103,24 @@ class Placed:
         """The same role as `entry` says, on other devices of the same kind, which need no names: `count` of them, of
         which `linked` talk by links. `where`: the origin of its layout. In the same layout on as many devices it has
         all names of formulas that are known."""
-        found = Placed(
-            role=self.role,
-            pool=pool,
-            shape=self.shape,
-            traits=self.traits,
-            layout=entry.layout,
-            layout_origin=where,
-            offloaded=entry.offloaded,
-            recompute=entry.recompute,
-            group=self.group,
-            dtype_bytes=self.dtype_bytes,
-            dtype_origin=self.dtype_origin,
-            kv_origin=self.kv_origin,
-            adapter=self.adapter,
-            adapter_origin=self.adapter_origin,
-            profile=self.profile,
-            micro_batch_tokens=entry.micro_batch_tokens,
-            memory_share=entry.memory_share,
-            shared=shared,
-        )
-        object.__setattr__(found, "count", count)
-        object.__setattr__(found, "linked", linked)
-        object.__setattr__(found, "kept", self.kept)
+        # A search asks for thousands: what is the same is taken over at once, without `__init__`.
+        found = object.__new__(Placed)
+        here = vars(found)
+        here |= vars(self)
+        here |= {
+            "pool": pool,
+            "layout": entry.layout,
+            "layout_origin": where,
+            "offloaded": entry.offloaded,
+            "recompute": entry.recompute,
+            "micro_batch_tokens": entry.micro_batch_tokens,
+            "memory_share": entry.memory_share,
+            "shared": shared,
+            "count": count,
+            "linked": linked,
+        }
         key = ("layout", entry.layout, entry.memory_share, where, shared, count, linked)
-        names, lines = self.kept.setdefault(key, (found.names, found.lines))
-        object.__setattr__(found, "names", names)
-        object.__setattr__(found, "lines", lines)
+        here["names"], here["lines"] = self.kept.setdefault(key, ({}, {}))
         return found
 
     @property

@@ -22,6 +22,9 @@ from flowrl.placement.search.objective import Objective, Score
 from flowrl.placement.search.ways import Part, Ways
 from flowrl.placement.time.event_graph import FREE
 
+NODES_FIRST = 100
+"""Choices of single sizes that are looked at when they are met. What takes more waits until all are met: the best of
+them is known by then, and cuts the others off sooner."""
 LITTLE = 0.02
 """Of the best: what is left to gain where half of all that may be looked at is enough."""
 
@@ -89,14 +92,20 @@ class Ground:
 
 
 class Branch:
-    """One search. `settle` is asked for pools of single sizes and gives the best score from then on."""
+    """One search. `settle` is asked for pools of single sizes, with a number of choices to look at (None: all); it says
+    whether these were all. `best` gives the best score from then on."""
 
     def __init__(
-        self, ground: Ground, settle: Callable[[Sequence[Seat], Sequence[int]], None], best: Callable[[], Score]
+        self,
+        ground: Ground,
+        settle: Callable[[Sequence[Seat], Sequence[int], int | None], bool],
+        best: Callable[[], Score],
     ) -> None:
         self.ground, self._settle, self._best = ground, settle, best
         self.clock, self.count = ground.clock, ground.count
         self._heap: list[tuple[float, int, int, Box]] = []
+        self._late: list[tuple[float, int, int, Box]] = []
+        """Single sizes of which few choices were looked at: the rest is, when nothing else may hold a better one."""
         self._numbers = count()
         self._groups = tuple(ground.sizes)
         self._lost = inf
@@ -110,33 +119,38 @@ class Branch:
         """Search on until nothing open can be better than the best, or so much was looked at; after `enough`, only as
         long as it can be better by more than LITTLE. The smallest value that what is still open may have; infinite if
         nothing is."""
-        while self._heap:
-            value, _, _, box = self._heap[0]
-            if value > self._best()[0]:
-                break
+        while True:
+            best = self._best()[0]
+            queue = self._heap if self._heap and self._heap[0][0] <= best else self._late
+            if not queue or queue[0][0] > best:
+                return self._lost
+            value = min(each[0][0] for each in (self._heap, self._late) if each)
             if self.count.looked_at >= self._stop(value, most_looked, enough):
                 return min(value, self._lost)
-            heappop(self._heap)
+            value, _, _, box = heappop(queue)
             if box.open_roles:
                 for child in self._seated(box):
                     self._consider(child, value)
-            elif box.low == box.high:
-                self._settle(box.seats, box.low)
-                if self.count.cut_short:
-                    self._lost, self.count.cut_short = min(self._lost, value), False
-            else:
+            elif box.low != box.high:
                 for child in self._halves(box):
                     self._consider(child, value)
-        return self._lost
+            elif queue is self._heap:
+                if not self._settle(box.seats, box.low, NODES_FIRST):
+                    self._push(box, value, self._late)
+            else:
+                self._settle(box.seats, box.low, None)
+                if self.count.cut_short:
+                    self._lost, self.count.cut_short = min(self._lost, value), False
 
     def _stop(self, value: float, most_looked: int, enough: int | None) -> int:
         if enough is None or self._best()[0] > (1 + LITTLE) * value:
             return most_looked
         return min(most_looked, enough)
 
-    def _push(self, box: Box, value: float) -> None:
+    def _push(self, box: Box, value: float, queue: list[tuple[float, int, int, Box]] | None = None) -> None:
         # Of equal bounds the one that is nearer to its end comes first.
-        heappush(self._heap, (value, len(box.open_roles), next(self._numbers), box))
+        place = len(box.open_roles), next(self._numbers)
+        heappush(self._heap if queue is None else queue, (value, *place, box))
 
     def _consider(self, box: Box, parent: float) -> None:
         narrowed = self.narrowed(box)

@@ -56,6 +56,8 @@ class Leaves:
     count: Count = field(default_factory=Count)
     given: dict[object, tuple[Given, ...] | None] = field(default_factory=dict[object, tuple[Given, ...] | None])
     """What the roles of a pool may be, by its site and its roles."""
+    was_whole: bool = True
+    """Whether all choices of the last pools were looked at, but for those that cannot be better."""
     hosts_bind: bool = False
     """Whether some choice was as good as the best but for memory of hosts: then it is looked at early."""
 
@@ -75,6 +77,7 @@ class Leaves:
         """The first of the quickest choices whose step is shorter than `most_seconds` (of equal ones not), or None.
         With `most_nodes` the best of so many that are looked at, which proves nothing; where none of them will do, the
         first of `more_nodes` that does. `recompute`: by role, where it is given."""
+        self.was_whole = True
         return _Search(self, pitches, most_seconds, most_nodes, recompute or {}, more_nodes).run()
 
 
@@ -245,6 +248,7 @@ class _Search:
             if self.left <= 0 and self.more > 0 and self.best is None:
                 self.left, self.more = 1, self.more - 1
             if self.left <= 0:
+                self.leaves.was_whole = False
                 count.cut_short |= self.must_prove
                 break
             self.left -= 1

@@ -71,12 +71,14 @@ class Settler:
 
     # -- ways ---------------------------------------------------------------------------------------------------------
 
-    def settle_seats(self, seats: Sequence[Seat], places: Sequence[int], most_nodes: int | None = None) -> None:
-        """If it may be better than the best so far; with `most_nodes` it is not proven."""
+    def settle_seats(self, seats: Sequence[Seat], places: Sequence[int], most_nodes: int | None = None) -> bool:
+        """If it may be better than the best so far. Whether all choices were looked at, of which `most_nodes` may be
+        too few."""
         sizes = [seat.sizes[place] for seat, place in zip(seats, places, strict=True)]
         option = self._option([seat.part for seat in seats], sizes)
         wanted = [(draft.group.name, len(draft.devices)) for draft in option.pools]
         self._settle(option, self.objective.most_seconds(wanted, self.score), most_nodes)
+        return self.leaves.was_whole
 
     def settle_quickly(
         self, parts: Sequence[Part], sizes: Sequence[int], than: Score, nodes: tuple[int, int]
@@ -198,9 +200,8 @@ class Settler:
         leave."""
         if not any(is_open(self.ways.graph.role(r)) for d in best.option.pools if len(d.roles) > 1 for r in d.roles):
             return best
-        finer = RoleStays(self.costs, self.stays.choices.finer(), self.stays.layouts)
         pitches = self._pitches(best.option)
-        settled = Leaves(self.leaves.clock, finer).settle(pitches, best.seconds, MOST_NODES_FINER)
+        settled = Leaves(self.leaves.clock, self.stays.finer()).settle(pitches, best.seconds, MOST_NODES_FINER)
         if settled is not None:
             best = self._candidate(best.option, settled.pools)
         device_pools = [pool for pool in best.laid.pools if pool.devices]

@@ -17,6 +17,7 @@ from flowrl.placement.checks.rows import COLLECTIVE, shares
 from flowrl.placement.checks.sharding import copies_fault
 from flowrl.placement.choices import Choices
 from flowrl.placement.cost.role import RoleCost, RoleCosts, Site
+from flowrl.placement.engine_shares import is_open
 from flowrl.placement.request import LayoutRequest
 from flowrl.placement.search.clock import LEAVES, STAGED, STAYS
 from flowrl.placement.time.fast_step import NO_SECONDS, Pair, StepEvaluator
@@ -71,6 +72,15 @@ class RoleStays:
         self._known: dict[tuple[object, ...], tuple[Stay, ...]] = {}
         self._quick: dict[tuple[object, ...], tuple[float, ...] | None] = {}
         self._needs: dict[tuple[object, ...], tuple[int, RoleCost]] = {}
+
+    def finer(self) -> RoleStays:
+        """The same with more shares of a device for engines, of which alone all is worked out anew."""
+        found = RoleStays(self.costs, self.choices.finer(), self.layouts, self._recompute)
+        alike = {role.name for role in self.costs.graph.roles if not is_open(role)}
+        found._known |= {key: each for key, each in self._known.items() if key[0] in alike}
+        found._quick |= {key: each for key, each in self._quick.items() if key[0] in alike}
+        found._needs |= {key: each for key, each in self._needs.items() if key[0] in alike}
+        return found
 
     def quickest(self, role: str, site: Site) -> tuple[float, ...] | None:
         """The least seconds of a firing of each op, whatever the choice. None if no choice gives every rank a row and
@@ -159,7 +169,7 @@ class RoleStays:
 
     def _may_fit(self, cost: RoleCost, site: Site) -> bool:
         start = cost.starting
-        always = self.costs.always((cost,), site)
+        always = self.costs.always_of(int(cost.counted), site)
         return (start is None or start[0] <= start[1]) and cost.own_peak + always <= site.limit_bytes
 
     def _stay(self, entry: RolePlacement, site: Site, mates: Sequence[RolePlacement]) -> Stay:
