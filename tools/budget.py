@@ -33,7 +33,7 @@ ROOM_LINES: Mapping[str, int] = {
     "flowrl/presets": 50,
     "flowrl/program": 1300,
     "flowrl/report": 4300,
-    "flowrl/runtime": 9000,
+    "flowrl/runtime": 9300,
     "flowrl/spec": 7100,
     "tests": 54000,
     "tools": 1000,

@@ -227,9 +227,9 @@ class Driver:
         self._complete(firing)
 
     def _replace(self, completion: Completion, lost: LostRank) -> None:
-        """Make the ranks of a role anew, bring them to where they stood, and submit again what it had under way. One
+        """Make the ranks of a role anew, bring them to where they stood, and submit again what was lost with it. One
         that dies at its start is one more that is lost. What cannot be had again so raises RollBackError."""
-        began, again = self._setup.clock(), [w for w in self.flying if w.firing.instruction.role == lost.role]
+        began, again = self._setup.clock(), self._tracks.begun_again(lost.role, self.flying)
         while True:
             error = self._beyond_repair(completion, lost)
             loss = self._loss(completion, lost, len(again))

@@ -17,6 +17,7 @@ from flowrl.backends.batch import IntArray
 from flowrl.diag.diagnostic import FlowError, diagnose
 from flowrl.diag.span import Span
 from flowrl.graph import state
+from flowrl.graph.graph import Kind, Op
 from flowrl.plan.plan import StagePlan
 from flowrl.program.program import MOVES, InstructionKind
 from flowrl.program.sessions import sessions_that_go_on
@@ -86,9 +87,12 @@ class Losses:
 
 class Tracks:
     """For each role what it has done that a rank made anew must do again: weights it has taken, a session it has open,
-    whether it is halted, and whether it is off its devices."""
+    episodes that it has reset and not played, whether it is halted, and whether it is off its devices."""
 
     def __init__(self, stage: StagePlan) -> None:
+        self._graph, self._together = stage.graph, stage.programs.together
+        self._resets: dict[tuple[str, str | None], Work] = {}
+        """By role and label."""
         self._weights: dict[str, Work] = {}
         """Weights edge → the newest version taken."""
         self._open: dict[str, Work] = {}
@@ -109,6 +113,14 @@ class Tracks:
             self._halted[instruction.role] = work
         elif instruction.op is not None:
             self._see_session(completion, instruction.op)
+            self._see_episodes(work, self._graph.op(instruction.op))
+
+    def begun_again(self, role: str, flying: Iterable[Work]) -> list[Work]:
+        """Of what is under way, what the loss of a rank of `role` ends: its own, and what plays with that."""
+        all_ = list(flying)
+        mine = {work.firing.instruction.id for work in all_ if _of(work, role)}
+        mine = mine.union(*(self._together.get(id, ()) for id in mine))
+        return [work for work in all_ if work.firing.instruction.id in mine]
 
     def opened(self, role: str) -> bool:
         """Whether the role has a session with rows to give."""
@@ -132,7 +144,8 @@ class Tracks:
         ]
         halted = self._halted.get(role)
         halts = [halted] if opened and halted is not None and _kind(halted) is InstructionKind.PAUSE else []
-        works = [*weights, *opened, *halts, *self._away(role)]
+        resets = [work for work in self._resets.values() if _of(work, role)]
+        works = [*weights, *opened, *resets, *halts, *self._away(role)]
         return tuple(replace(work, again=True) for work in works)
 
     def _away(self, role: str) -> list[Work]:
@@ -144,6 +157,12 @@ class Tracks:
         if _kind(moved) is InstructionKind.OFFLOAD or offload is None:
             return [moved]
         return [Work(structs.replace(moved.firing, instruction=offload)), moved]
+
+    def _see_episodes(self, work: Work, op: Op) -> None:
+        if self._graph.role(op.role).kind is Kind.ENV:
+            self._resets.pop((op.role, op.label), None)
+            if op.method == "reset":
+                self._resets[op.role, op.label] = work
 
     def _see_session(self, completion: Completion, op: str) -> None:
         kind, instruction = _kind(completion.work), completion.work.firing.instruction

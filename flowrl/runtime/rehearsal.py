@@ -77,7 +77,7 @@ class Rehearsal:
 def rehearse(plan: Plan, options: RehearsalOptions | None = None) -> Rehearsal:
     """Raises FlowError as `run` does."""
     options = options or RehearsalOptions()
-    small = _as_installed(plan, options)
+    small = _as_installed(options)
     made, changes = shrink(plan, small)
     options.check(made)
     folder = (options.folder or Path(plan.folder)).resolve()
@@ -91,11 +91,9 @@ def rehearse(plan: Plan, options: RehearsalOptions | None = None) -> Rehearsal:
     return Rehearsal(result.folder, launcher, changes, tuple(_ran(made, result.folder)))
 
 
-def _as_installed(plan: Plan, options: RehearsalOptions) -> Small:
-    """One rank a role where they share a process: where Ray is not there to start more, or cannot run what the plan
-    has."""
-    talks = any(stage.programs.together for stage in plan.stages)
-    alone = options.launcher == INLINE or (options.launcher == AUTO and (talks or find_spec(RAY) is None))
+def _as_installed(options: RehearsalOptions) -> Small:
+    """One rank a role where they share a process: where Ray is not there to start more."""
+    alone = options.launcher == INLINE or (options.launcher == AUTO and find_spec(RAY) is None)
     return replace(options.small, ranks=1) if alone and options.small.engine != VLLM else options.small
 
 

@@ -65,7 +65,7 @@ def generators_of_steps(graph: Graph) -> dict[str, tuple[str, ...]]:
 
 def keeps_groups_whole(op: Op) -> bool:
     """Whether all samples of a prompt must go to one rank."""
-    if op.granularity is Granularity.GROUP:
+    if op.granularity is Granularity.GROUP or op.method == "generate":  # whose rows are samples after a reset
         return True
     return isinstance(op.params, UpdateParams) and LOSSES[op.params.loss].whole_groups
 

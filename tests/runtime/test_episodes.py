@@ -10,23 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from flowrl.api.compile import compile_spec
 from flowrl.backends.batch import Batch
 from flowrl.backends.contract import Call, RankSetup, Result
 from flowrl.backends.registry import make_rank
-from flowrl.diag.diagnostic import FlowError
 from flowrl.graph.graph import Kind
 from flowrl.runtime.launchers.choose import INLINE
 from flowrl.runtime.launchers.inline import InlineLauncher
-from flowrl.runtime.launchers.ray import RayLauncher
 from flowrl.runtime.rehearsal import RehearsalOptions, rehearse
 from flowrl.runtime.rehearse import Small
 from flowrl.runtime.run import RunOptions, run
 from flowrl.runtime.session import SessionOptions
 from flowrl.spec import load
-from tests.conftest import Told
 from tests.runtime.tiny_flow import EXAMPLES
 
 MODEL = """\
@@ -208,15 +204,6 @@ def test_a_run_of_episodes_is_the_same_again(tmp_path: Path) -> None:
         given.append(watched.given["advantage"][0][0])
     for name in ("turn_rewards", "state_key"):
         assert given[0].ragged(name).values.tolist() == given[1].ragged(name).values.tolist()
-
-
-def test_ray_says_that_it_cannot(tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("flow.yaml").write_text(LAKE)
-    plan = compile_spec(load("flow.yaml"))
-    with pytest.raises(FlowError) as caught:
-        RayLauncher().start(plan, plan.stages[0], tmp_path, None)
-    told(caught.value, "FR0863")
 
 
 def test_the_job_with_sokoban_trains_small(tmp_path: Path) -> None:

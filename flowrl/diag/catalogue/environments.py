@@ -23,12 +23,6 @@ CODES: tuple[Code, ...] = (
         "`on_error: drop` leaves its group out",
     ),
     Code(
-        id="FR0863",
-        headline="episodes on Ray",
-        label="`{env}` plays with {generators} by `<->`, which the launcher `ray` cannot run yet",
-        help="give each role one rank on the CPU and run with `--launcher inline`",
-    ),
-    Code(
         id="FR0864",
         headline="observation without tokens",
         label="what sample {sample} of prompt {prompt} is to hear has no tokens",

@@ -9,45 +9,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from flowrl.backends.batch import Batch, IntArray
-from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
+from flowrl.backends.batch import Batch
+from flowrl.diag.diagnostic import FlowError, InternalError
 from flowrl.plan.plan import Plan, StagePlan
 from flowrl.program.program import MOVES, Instruction, InstructionKind
-from flowrl.runtime.launchers.contract import BoundInput, Completion, LostRank, Part, RankLostError, Work
-from flowrl.runtime.launchers.ray_actor import Outcome, Slot
+from flowrl.runtime.interact import Meetings
+from flowrl.runtime.launchers.contract import Completion, LostRank, Part, RankLostError, Work
+from flowrl.runtime.launchers.ray_actor import Outcome
 from flowrl.runtime.launchers.ray_cluster import PoolGroup, connect, on_cpu, release, reserve, signals_through
 from flowrl.runtime.launchers.ray_crew import Crew
+from flowrl.runtime.launchers.ray_flights import Flight, slots_of
+from flowrl.runtime.launchers.ray_meetings import Meeting
 from flowrl.runtime.launchers.ray_pulse import HUNG_SECONDS
+from flowrl.runtime.launchers.ray_voices import LostVoiceError
 from flowrl.runtime.launchers.ray_waits import Waits
 from flowrl.runtime.launchers.ray_weights import WeightEdges
-from flowrl.runtime.metrics import merge
 from flowrl.runtime.records import READS
-from flowrl.runtime.rows import generators_of_steps
 from flowrl.runtime.setups import call_of, is_data_call, located, model_folders, role_setups, take_of
 from flowrl.runtime.worker import ENDS, MakeRank, part_of
 
 PEEK_SECONDS = 60.0
 LISTEN_SECONDS = 0.5
 """How often pulses are listened to: instructions may complete much faster."""
-
-
-@dataclass(slots=True)
-class _Flight:
-    """A firing under way: outcomes to come, by reference, and what has come."""
-
-    work: Work
-    pending: dict[Any, int]
-    """Reference of an outcome → its rank."""
-    rows: dict[int, Any] = field(default_factory=dict[int, Any])
-    """Rank → reference of its rows."""
-    outcomes: dict[int, Outcome] = field(default_factory=dict[int, Outcome])
-    began_seconds: float = 0.0
 
 
 class RayLauncher:
@@ -72,7 +58,13 @@ class RayLauncher:
         self._groups: dict[str, PoolGroup] = {}
         self._crew: Crew | None = None
         self._edges: WeightEdges | None = None
-        self._flights: dict[Any, _Flight] = {}
+        self._flights: dict[Any, Flight] = {}
+        """By reference of an outcome that is to come."""
+        self._meetings: dict[Flight, Meeting] = {}
+        """Of the flights that are members of one, which goes on."""
+        self._gathering: Meetings | None = None
+        self._met = 0
+        """Meetings so far."""
         self._failed = False
         self._listened = 0.0
 
@@ -85,8 +77,16 @@ class RayLauncher:
             raise
 
     def submit(self, work: Work) -> None:
-        flight = self._fly(work)
-        self._flights |= dict.fromkeys(flight.pending, flight)
+        assert self._gathering is not None
+        members = self._gathering.add(work)
+        if members is None:
+            flight = self._fly(work)
+            self._flights |= dict.fromkeys(flight.pending, flight)
+        elif members:
+            self._met += 1
+            meeting = Meeting(self._stage, members, self._met, self._actors_of, time.monotonic())
+            self._meetings |= dict.fromkeys(meeting.flights, meeting)
+            self._flights |= meeting.pending
 
     def poll(self, timeout_seconds: float) -> Sequence[Completion]:
         import ray
@@ -97,8 +97,7 @@ class RayLauncher:
             ready, _ = ray.wait(list(self._flights), num_returns=1, timeout=timeout_seconds)
             if ready:
                 ready, _ = ray.wait(list(self._flights), num_returns=len(self._flights), timeout=0)
-        found = [done for reference in ready if (done := self._take(reference)) is not None]
-        return [*found, *self._hung()]
+        return [*(done for reference in ready for done in self._take(reference)), *self._hung()]
 
     def peek(self, part: Part, fields: Sequence[str], ids: Sequence[int]) -> Batch:
         import ray
@@ -116,14 +115,16 @@ class RayLauncher:
         import ray
 
         flight = next((each for each in self._flights.values() if each.work.firing == work.firing), None)
-        self._flights = {ref: each for ref, each in self._flights.items() if each is not flight}
-        made = () if flight is None else _parts(flight)
+        made = () if flight is None else flight.parts()
+        if flight is not None:
+            self._drop(flight)
         return made or (part_of(nothing, ray.put(nothing)),)
 
     def revive(self, role: str) -> None:
         crew, edges = self._crew_made, self._edges
         assert edges is not None
-        self._flights = {ref: f for ref, f in self._flights.items() if f.work.firing.instruction.role != role}
+        for flight in [each for each in self._flying() if each.role == role]:
+            self._drop(flight)
         crew.make_anew(role)
         edges.join(crew.ranks_of(role), self._waits.ask)
         self._failed = False
@@ -132,7 +133,7 @@ class RayLauncher:
         crew, edges = self._crew_made, self._edges
         assert edges is not None
         assert self._started is not None
-        self._flights = {}
+        self._forget()
         if crew.has_lost_hosts():
             self._failed = True
             self.close()
@@ -146,7 +147,7 @@ class RayLauncher:
     def close(self) -> None:
         import ray
 
-        self._flights = {}
+        self._forget()
         if not ray.is_initialized():
             return
         if self._crew is not None:
@@ -164,8 +165,8 @@ class RayLauncher:
         return self._crew_made.processes(role)
 
     def _start(self, plan: Plan, stage: StagePlan, run_folder: Path, restore: Path | None) -> None:
-        _require_no_episodes(stage)
         self._started, self._waits.stage = (plan, stage, run_folder), stage
+        self._forget()
         folders = model_folders(plan, stage, run_folder)
         self._owns_ray = connect(plan, stage.pools, self._address)
         self._groups = reserve(plan, stage.pools)
@@ -191,24 +192,41 @@ class RayLauncher:
             raise InternalError("the launcher has not started")
         return self._crew
 
+    @property
+    def _stage(self) -> StagePlan:
+        assert self._started is not None
+        return self._started[1]
+
+    def _actors_of(self, role: str) -> Sequence[Any]:
+        return self._crew_made.ranks_of(role).actors
+
+    def _flying(self) -> list[Flight]:
+        """Everything under way: of a meeting all members."""
+        return list(dict.fromkeys([*self._flights.values(), *self._meetings]))
+
+    def _forget(self) -> None:
+        """What is under way, or waits for the others of its interaction."""
+        self._flights, self._meetings = {}, {}
+        self._gathering = None if self._started is None else Meetings(self._stage)
+
     def _hung(self) -> list[Completion]:
         """Firings of ranks that have stopped answering, one for each of their roles."""
         now = time.monotonic()
         if now - self._listened < LISTEN_SECONDS:
             return []
         self._listened = now
-        flying = {f.work.firing.instruction.role: f for f in self._flights.values()}
+        flying = {flight.role: flight for flight in self._flying()}
         lost = {each.role: each for each in self._crew_made.silent(flying, now)} if flying else {}
         return [self._lose(flying[role], each) for role, each in lost.items()]
 
-    def _lose(self, flight: _Flight, lost: LostRank) -> Completion:
+    def _lose(self, flight: Flight, lost: LostRank) -> Completion:
         self._failed = True
         error = self._waits.dead(lost, flight.work.firing.instruction)
         return Completion(flight.work, start_seconds=flight.began_seconds, error=error, lost=lost)
 
-    def _fly(self, work: Work) -> _Flight:
+    def _fly(self, work: Work) -> Flight:
         instruction = work.firing.instruction
-        flight = _Flight(work, {}, began_seconds=time.monotonic())
+        flight = Flight(work, began_seconds=time.monotonic())
         if instruction.kind in READS:
             self._run(work, flight)
             return flight
@@ -216,9 +234,8 @@ class RayLauncher:
             flight.pending[reference] = rank
         return flight
 
-    def _run(self, work: Work, flight: _Flight) -> None:
-        assert self._started is not None
-        stage, actors = self._started[1], self._crew_made.ranks_of(work.firing.instruction.role).actors
+    def _run(self, work: Work, flight: Flight) -> None:
+        stage, actors = self._stage, self._crew_made.ranks_of(work.firing.instruction.role).actors
         if is_data_call(stage, work):
             outcome, rows = actors[0].rows.options(num_returns=2).remote(work.prompt_start, work.prompt_count)
             flight.pending[outcome], flight.rows[0] = 0, rows
@@ -230,7 +247,7 @@ class RayLauncher:
                 flight.pending[outcome] = rank
                 continue
             ids = None if work.rank_ids is None else work.rank_ids[rank]
-            slots, batches = _slots(work.inputs, ids)
+            slots, batches = slots_of(work.inputs, ids)
             if kind is InstructionKind.OPEN:
                 flight.pending[actor.open.remote(call, slots, ids, work.given, *batches)] = rank
                 continue
@@ -251,61 +268,46 @@ class RayLauncher:
         folder = work.folder.resolve()
         return [*(actor.save.remote(folder) for actor in ranks.actors), *edges.keep(folder, work.keep_weights)]
 
-    def _take(self, reference: Any) -> Completion | None:
-        """What an outcome completes, if anything: the first error of a firing completes it, else its last rank."""
+    def _take(self, reference: Any) -> list[Completion]:
+        """What an outcome completes: the first error of a firing completes it, else its last rank; members of a meeting
+        complete together."""
         flight = self._flights.pop(reference, None)
         if flight is None:
-            return None
+            return []
         rank = flight.pending.pop(reference)
-        role = flight.work.firing.instruction.role
         try:
-            outcome = self._waits.get(reference, role, rank, flight.work.firing.instruction)
+            outcome = self._waits.get(reference, flight.role, rank, flight.work.firing.instruction)
         except RankLostError as error:
             self._drop(flight)
-            return self._lose(flight, error.lost)
+            return [self._lose(flight, error.lost)]
         except FlowError as error:
             outcome = Outcome(flight.began_seconds, time.monotonic() - flight.began_seconds, error=error)
         flight.outcomes[rank] = outcome
+        if isinstance(outcome.error, LostVoiceError):
+            return [self._lose_voice(flight, outcome.error)]
         if outcome.error is not None:
             self._failed = True
             self._drop(flight)
-            return Completion(flight.work, (), {}, outcome.start_seconds, outcome.seconds, outcome.error)
-        return None if flight.pending else _complete(flight)
+            return [Completion(flight.work, (), {}, outcome.start_seconds, outcome.seconds, outcome.error)]
+        if flight.pending:
+            return []
+        return [flight.completion()] if flight not in self._meetings else self._go_on(self._meetings[flight])
 
-    def _drop(self, flight: _Flight) -> None:
-        self._flights = {ref: other for ref, other in self._flights.items() if other is not flight}
+    def _go_on(self, meeting: Meeting) -> list[Completion]:
+        done = meeting.go_on()
+        self._flights |= meeting.pending
+        if done:
+            self._meetings = {flight: each for flight, each in self._meetings.items() if each is not meeting}
+        return done
 
+    def _lose_voice(self, world: Flight, error: LostVoiceError) -> Completion:
+        """A generator is gone, as the environment has found while it talked with it."""
+        flight = next(each for each in self._meetings[world].flights if each.role == error.agent)
+        self._drop(world)
+        return self._lose(flight, self._waits.lost(error.agent, error.rank, error))
 
-def _require_no_episodes(stage: StagePlan) -> None:
-    """FR0863 for an interaction: its members would have to talk from actor to actor."""
-    for step, generators in generators_of_steps(stage.graph).items():
-        role = stage.graph.role(stage.graph.op(step).role)
-        names = ", ".join(f"`{each}`" for each in generators)
-        raise FlowError(diagnose("FR0863", role.span, env=role.name, generators=names))
-
-
-def _slots(inputs: Sequence[BoundInput], ids: IntArray | None) -> tuple[tuple[Slot, ...], list[Any]]:
-    """Slots and the references they take their rows from, each once, only those that have some of the rows."""
-    references: dict[Any, int] = {}
-    slots: list[Slot] = []
-    for bound in inputs:
-        parts = bound.record.parts
-        if ids is not None and not bound.by_prompt and len(parts) > 1:
-            parts = tuple(part for part in parts if np.isin(part.ids, ids).any()) or parts[:1]
-        places = tuple(references.setdefault(part.handle, len(references)) for part in parts)
-        slots.append(Slot(bound.slot, bound.field, places, bound.by_prompt))
-    return tuple(slots), list(references)
-
-
-def _complete(flight: _Flight) -> Completion:
-    outcomes = [flight.outcomes[rank] for rank in sorted(flight.outcomes)]
-    start = min(outcome.start_seconds for outcome in outcomes)
-    end = max(outcome.start_seconds + outcome.seconds for outcome in outcomes)
-    metrics = merge([outcome.metrics for outcome in outcomes])
-    return Completion(flight.work, _parts(flight), metrics, start, end - start, None)
-
-
-def _parts(flight: _Flight) -> tuple[Part, ...]:
-    """What the ranks that are done have made."""
-    made = [(flight.outcomes[rank].part, rows) for rank, rows in sorted(flight.rows.items()) if rank in flight.outcomes]
-    return tuple(replace(part, handle=rows) for part, rows in made if part is not None)
+    def _drop(self, flight: Flight) -> None:
+        """Let go of a firing; with a member of a meeting, of all of it."""
+        gone = self._meetings[flight].flights if flight in self._meetings else (flight,)
+        self._flights = {ref: other for ref, other in self._flights.items() if other not in gone}
+        self._meetings = {other: meeting for other, meeting in self._meetings.items() if other not in gone}

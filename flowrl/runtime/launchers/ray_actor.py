@@ -22,10 +22,14 @@ import numpy as np
 
 from flowrl.backends.batch import Batch, IntArray
 from flowrl.backends.contract import Bytes, Call, Gather, Metrics, RankSetup, Result, TensorSpec
+from flowrl.backends.envs.conversation import converse
+from flowrl.backends.envs.turns import Heard
+from flowrl.diag.diagnostic import InternalError
 from flowrl.program.program import InstructionKind
 from flowrl.runtime.assemble import Source
 from flowrl.runtime.launchers.contract import Part
 from flowrl.runtime.launchers.ray_pulse import Heart
+from flowrl.runtime.launchers.ray_voices import Afar, Replica
 from flowrl.runtime.weights import LocalBuffer, SharedBuffer
 from flowrl.runtime.worker import MakeRank, RoleWorker, part_of, rows_with
 
@@ -77,6 +81,7 @@ class RankActor:
         heart.beat("127.0.0.1" if ray.get_runtime_context().get_node_id() == node else address)
         self._rank = rank
         self._worker: RoleWorker | None = None
+        self._meeting = 0
         self._buffers: dict[str, SharedBuffer] = {}
         self._manifests: dict[str, tuple[TensorSpec, ...]] = {}
 
@@ -109,6 +114,37 @@ class RankActor:
 
     def take(self, number: int, parts: int, by_prompt: bool, gather: Gather | None) -> tuple[Outcome, Any]:
         return self._rows_of(lambda: self._role.take(number, parts, by_prompt, gather))
+
+    def begin(
+        self, meeting: int, call: Call, slots: Sequence[Slot], ids: IntArray | None, reset: bool, *batches: Batch
+    ) -> Outcome:
+        """Begin episodes; the value: ids of their samples, and whether turns are spoken in rounds."""
+        self._meeting = meeting
+
+        def begin() -> tuple[IntArray, bool]:
+            samples = self._role.begin(call, _sources(slots, batches), ids, reset=reset)
+            return samples, self._role.rank.in_rounds
+
+        return self._valued(begin)
+
+    def speak(self, meeting: int, heard: Sequence[Heard], steps: int) -> Outcome:
+        """As Speaker. For the environment's actor; one that still talks in an earlier meeting hears an error."""
+        if meeting != self._meeting:
+            return Outcome(time.monotonic(), 0.0, error=InternalError(f"meeting {meeting} is over"))
+        return self._valued(lambda: self._role.rank.speak(heard, steps))
+
+    def finish(self, left: Batch) -> tuple[Outcome, Any]:
+        return self._rows_of(lambda: self._role.rank.finish(left))
+
+    def talk(
+        self, meeting: int, call: Call, ids: IntArray, agents: Sequence[str], cast: Sequence[Replica], in_rounds: bool
+    ) -> tuple[Any, ...]:
+        """Of an environment: play the episodes of these samples. Its fields for each agent follow the Outcome."""
+        voices = Afar(cast, meeting, in_rounds=in_rounds)
+        outcome, left = self._timed(lambda: converse(self._role.rank, voices, agents, call, ids))
+        if left is None:
+            return (outcome, *(None for _ in agents))
+        return (replace(outcome, metrics=left.metrics), *(left.rows[agent] for agent in agents))
 
     def rows(self, start: int, count: int | None) -> tuple[Outcome, Any]:
         return self._rows_of(lambda: self._role.rows(start, count))
@@ -267,7 +303,10 @@ class Clerk:
 
 
 def _portable(error: Exception, rank: int) -> Exception:
-    """The exception with `rank`, `host` and `where`, or, if it cannot be pickled, its words in a RuntimeError."""
+    """The exception with `rank`, `host` and `where`, or, if it cannot be pickled, its words in a RuntimeError. One that
+    another actor has raised has them."""
+    if hasattr(error, "where"):
+        return error
     frames = traceback.extract_tb(error.__traceback__)
     where = f"raised in {frames[-1].name}, {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None
     try:

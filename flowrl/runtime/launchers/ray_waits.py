@@ -72,9 +72,11 @@ class Waits:
         except GetTimeoutError as error:
             raise self.unanswered([(role, rank)]) from error
         except RayError as error:
-            reason = _reason(error)
-            lost = LostRank(role, rank, reason, with_host=self._with_host(role, rank, error))
-            raise self.dead(lost, instruction) from error
+            raise self.dead(self.lost(role, rank, error), instruction) from error
+
+    def lost(self, role: str, rank: int | None, error: Exception) -> LostRank:
+        """Whose end an error of Ray's tells."""
+        return LostRank(role, rank, _reason(error), with_host=self._with_host(role, rank, error))
 
     def dead(self, lost: LostRank, instruction: Instruction | None = None) -> RankLostError:
         """FR0955, at what the rank was doing; None: at its start."""
