@@ -23,7 +23,7 @@ from flowrl.graph.types import Unit, element
 from flowrl.plan.plan import StagePlan
 from flowrl.program.program import InstructionKind
 from flowrl.runtime.launchers.contract import Part, Work
-from flowrl.runtime.rows import sample_spaces
+from flowrl.runtime.rows import generators_of_steps, sample_spaces
 
 
 class Policy(StrEnum):
@@ -177,6 +177,8 @@ def _obstacle(stage: StagePlan, edge: Edge, policy: Policy) -> str | None:
     sessions = {i.op for i in stage.programs.instructions if i.kind is InstructionKind.OPEN}
     if source.id in sessions:
         return "generation that is handed on in parts"
+    if policy is Policy.DROP and any(source.id in played for played in generators_of_steps(graph).values()):
+        return "rows of episodes, which leave when all of them are over"
     if policy is Policy.DROP and _is_read_by_prompt(graph, source):
         return "rows that others read by their prompt"
     return None

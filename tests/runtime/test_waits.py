@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from flowrl.api.compile import compile_spec
 from flowrl.backends.batch import SAMPLE_ID_BITS, Batch, Ragged
 from flowrl.diag.diagnostic import FlowError
 from flowrl.execution.contract import Firing
@@ -27,10 +28,12 @@ from flowrl.runtime.runfile import RunStatus
 from flowrl.runtime.session import SessionOptions
 from flowrl.runtime.waits import Waits, no_rows, refused, whole_groups
 from flowrl.runtime.worker import part_of
+from flowrl.spec import load
 from tests.conftest import Told
 from tests.runtime.fakes import make_fake
 from tests.runtime.plans import grpo_graph, make_op, make_plan, reads, split, stage_plan
 from tests.runtime.runs import at, lines_of, logs_of, run_fakes, with_fakes
+from tests.runtime.test_episodes import LAKE
 from tests.runtime.written import TEXTS, place, written
 
 RUN = StageRun(steps=3, loggers=(), samples_logged=2)
@@ -264,3 +267,12 @@ def test_what_can_be(edge: str, policy: str | None, takes: int, allowed: bool) -
     graph = structs.replace(graph, schedule=structs.replace(graph.schedule, takes=takes))
     found = list(refused(stage_plan(graph, split(graph), RUN)))
     assert (not found) is allowed
+
+
+@pytest.mark.parametrize("policy", ["retry", "drop"])
+def test_episodes_may_be_played_again_and_not_given_up_in_part(tmp_path: Path, policy: str) -> None:
+    edge = "actor_infer.generate -> advantage.estimate"
+    waits = f"- {{edge: {edge}, timeout_seconds: 5, on_timeout: {policy}}}"
+    (tmp_path / "flow.yaml").write_text(LAKE.replace(f"- {edge}", waits))
+    (stage,) = compile_spec(load(tmp_path / "flow.yaml")).stages
+    assert [reason.split(",")[0] for _, _, reason in refused(stage)] == ["rows of episodes"] * (policy == "drop")
