@@ -24,6 +24,7 @@ FACTORS = ("train", "forward", "decode", "link")
 SECONDS = (
     "layer_seconds",
     "micro_batch_seconds",
+    "row_seconds",
     "eager_layer_seconds",
     "decode_layer_seconds",
     "decode_step_seconds",
@@ -72,6 +73,11 @@ class DeviceRates(msgspec.Struct, frozen=True, kw_only=True):
     """One decode step, whatever its size: the scheduler."""
     decode_sequence_seconds: float
     """One sequence in one decode step: scheduling, sampling and text on the host."""
+    row_seconds: float = 0.0
+    """One row of an op on a processor that does its own work, forward and backward: cutting, padding, calls of
+    attention."""
+    decode_traffic: float = 0.0
+    """As `traffic`, in a decode step of such a processor: what one sequence moves beside its products."""
     host_seconds: float = 1.0
     """How much slower its host's processor is: a factor on all seconds above."""
     source: str = "assumed"
@@ -154,7 +160,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True)
     origin: str
     """`assumed`, `fitted on …`, or the file that was measured."""
     device: dict[str, dict[str, Any]]
-    """`gpu`, `cpu`, or a device's name → its rates; a name's own keys override those of its class."""
+    """`gpu`, `cpu`, or a device's name → its rates; a name's own keys override those of its class, and those of
+    `DEVICE/BACKEND` override both for one backend there."""
     backend: dict[str, BackendRates] = {}
     """By name, `vllm`, or name and generation, `vllm@v0`, whose factors come on top."""
     generation: dict[str, str] = {}
@@ -191,6 +198,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True)
 @lru_cache(maxsize=4096)
 def _rates(profile: Profile, name: str, is_cpu: bool, backend: str) -> DeviceRates:
     merged = profile.device["cpu" if is_cpu else "gpu"] | profile.device.get(name, {})
+    merged = merged | profile.device.get(f"{name}/{backend}", {})
     generation = profile.generation.get(backend)
     for key in (backend, f"{backend}@{generation}"):
         factors = profile.backend.get(key)
@@ -198,7 +206,7 @@ def _rates(profile: Profile, name: str, is_cpu: bool, backend: str) -> DeviceRat
             merged = merged | {key: merged[key] * getattr(factors, key) for key in FACTORS}
             merged = merged | {"host_seconds": merged.get("host_seconds", 1.0) * factors.seconds}
     slower = merged.get("host_seconds", 1.0)
-    return msgspec.convert(merged | {key: merged[key] * slower for key in SECONDS}, DeviceRates)
+    return msgspec.convert(merged | {key: merged[key] * slower for key in SECONDS if key in merged}, DeviceRates)
 
 
 def free_constants(profile: Profile) -> tuple[Constant, ...]:
@@ -242,8 +250,9 @@ def read_profile(text: str) -> Profile:
     for name in ("gpu", "cpu", *profile.device):
         if name not in profile.device:
             raise ValueError(f"`device.{name}` is missing")
-        whole = profile.device[name] if name in ("gpu", "cpu") else profile.device["gpu"] | profile.device[name]
-        msgspec.convert(whole, DeviceRates)
+        device = name.partition("/")[0]
+        own = profile.device["cpu" if device == "cpu" else "gpu"] | profile.device.get(device, {})
+        msgspec.convert(profile.device[name] if name in ("gpu", "cpu") else own | profile.device[name], DeviceRates)
     for path, value in _figures(msgspec.to_builtins(profile), ""):
         key = path.rpartition(".")[2]
         low, high = LEAST_RATE if key in _DIVISORS else 0.0, 1.0 if key in _SHARES else MOST

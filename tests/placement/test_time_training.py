@@ -91,7 +91,7 @@ def placed(
 def lines_of(
     here: Placed, tokens: float, batches: int, row: float = 1.0, *, forward: bool = False
 ) -> dict[str, LedgerLine]:
-    share = Share(Given(tokens, "test"), Given(row, "test"), Given(batches, "test"))
+    share = Share(Given(tokens, "test"), Given(row, "test"), Given(batches, "test"), Given(1.0, "test"))
     make = forward_lines if forward else update_lines
     return {each.what: each for each in make(here, share, rate_inputs(here, "train", "cluster", 8))}
 

@@ -41,6 +41,14 @@ class Engine:
     """Of one sequence in a step, on the host."""
     floor_seconds: float = 0.0
     """A step's launches where no graph is captured: no step is faster."""
+    waits: bool = False
+    """Whether the device waits for its launches, being the processor that makes them: they add to its work."""
+    slow: float = 1.0
+    """Products over their peak, in a step."""
+    shrinks: bool = False
+    """Whether finished rows leave a batch that nothing enters."""
+    stepped: float = 1.0
+    """Share of a response's tokens that decode steps make; the others come with its prompt."""
     reduce_seconds: float = 0.0
     """Latency of one all-reduce."""
     imbalance: float = 1.0
@@ -75,7 +83,7 @@ def _step_of(shape: ModelShape, engine: Engine) -> Step:
     integral asks it for each of its cells."""
     pp, tp, memory = engine.pp, engine.tp, engine.memory_bytes_per_second
     read_rate, flops = tp * memory, tp * pp * engine.flops_per_second
-    parameters, multiplied = shape.parameters - shape.vision_parameters, 2.0 * shape.multiplied_parameters
+    parameters, multiplied = shape.parameters - shape.vision_parameters, 2.0 * engine.slow * shape.multiplied_parameters
     idle, experts = 1.0 - shape.experts_per_token / max(1, shape.experts), shape.expert_parameters_total
     imbalance, weight_bytes = engine.imbalance, engine.weight_bytes
     full, windowed, window = shape.full_layers, shape.windowed_layers, shape.window
@@ -84,7 +92,9 @@ def _step_of(shape: ModelShape, engine: Engine) -> Step:
     logits, reduces_of = SAMPLING_BYTES * shape.output_width, 2.0 * shape.layers
     hidden, activation_bytes, share = shape.hidden, engine.activation_bytes, 2.0 * (tp - 1) / tp
     reduce_seconds, link = engine.reduce_seconds, engine.link_bytes_per_second
-    floor, fixed, each = engine.floor_seconds, engine.step_seconds, engine.sequence_seconds
+    floor, fixed, each, stepped = engine.floor_seconds, engine.step_seconds, engine.sequence_seconds, engine.stepped
+    if engine.waits:
+        fixed, floor = fixed + floor, 0.0
 
     def step(batch: float, context: float) -> float:
         part = batch / pp
@@ -103,7 +113,7 @@ def _step_of(shape: ModelShape, engine: Engine) -> Step:
         on_device = products + attention + sampling
         if tp > 1:
             on_device += reduces_of * (reduce_seconds + share * (part * hidden * activation_bytes) / link)
-        return (on_device if on_device > floor else floor) + fixed + each * batch
+        return stepped * ((on_device if on_device > floor else floor) + fixed + each * batch)
 
     return step
 
@@ -124,7 +134,7 @@ def decode_seconds(
     most = _at_once(engine, rows, prompt, table)
     if rows > most * 1.02 and engine.leaves:
         return _waves(shape, engine, rows, everywhere, prompt, table, most)
-    total, step, leaves, room = 0.0, _step_of(shape, engine), engine.leaves, engine.cache_tokens
+    total, step, leaves, room = 0.0, _step_of(shape, engine), engine.leaves or engine.shrinks, engine.cache_tokens
     alive = max(1.0, rows)
     for middle, share, chance, steps in _cells(table.alive, table.width, everywhere):
         if leaves:

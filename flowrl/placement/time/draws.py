@@ -176,7 +176,8 @@ def _engine(work: Workload, placed: Placed, op: Op, pools: Sequence[Pool], clust
     if engine_memory.is_engine(placed):
         most = engine_memory.sequences_in_flight(placed)
     in_use = sum(len(pool.devices) for pool in pools)
-    return engine_of(placed, rate_inputs(placed, "forward", cluster.name, in_use), most, tokens)
+    rates = rate_inputs(placed, "forward", cluster.name, in_use)
+    return engine_of(placed, rates, most, tokens, work.lengths(op).responses.longest_of(work.rows(op).count))
 
 
 def _decoded(work: Workload, placed: Placed, op: Op, rest: float, engine: Engine) -> Draw | None:
@@ -205,7 +206,7 @@ def _decoded(work: Workload, placed: Placed, op: Op, rest: float, engine: Engine
         together = max(1.0, min(alive, engine.cache_tokens / (prompt + t)))
         return step_seconds(placed.model, engine, together, prompt + t) * (alive / together)
 
-    own = by_longest(table.alive, table.width, everywhere, rows, stepped, leaves=engine.leaves)
+    own = by_longest(table.alive, table.width, everywhere, rows, stepped, leaves=engine.leaves or engine.shrinks)
     if len(own.seconds) < 2 and not draw.spread:
         return None
     return replace(draw, chances=own.chances, seconds=own.seconds, shared=own.shared)

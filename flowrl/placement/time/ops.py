@@ -163,6 +163,7 @@ class OpTime:
             tokens=Given(tokens * padding * straggle, how),
             row=row,
             batches=Given(batches, f"tokens of a rank / micro_batch_tokens {wanted:,}"),
+            rows=Given(each * straggle, f"{rows.count:,} rows / dp {placed.layout.dp}"),
         )
 
     def _update(self, placed: Placed, op: Op) -> Lines:

@@ -116,7 +116,8 @@ def _engine(times: OpTime, placed: Placed, op: Op) -> Engine:
     if engine_memory.is_engine(placed):
         most = engine_memory.sequences_in_flight(placed)
     in_use = sum(len(pool.devices) for pool in times.pools)
-    return engine_of(placed, rate_inputs(placed, "forward", times.cluster.name, in_use), most, tokens)
+    rates, longest = rate_inputs(placed, "forward", times.cluster.name, in_use), times.work.lengths(op).responses
+    return engine_of(placed, rates, most, tokens, longest.longest_of(times.work.rows(op).count))
 
 
 @dataclass(frozen=True, slots=True)

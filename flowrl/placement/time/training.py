@@ -40,6 +40,7 @@ class Share:
     row: Given
     """Tokens of the row that a token is in, on the average."""
     batches: Given
+    rows: Given
 
 
 def update_lines(placed: Placed, share: Share, rates: Inputs) -> Lines:
@@ -73,6 +74,7 @@ def forward_lines(placed: Placed, share: Share, rates: Inputs) -> Lines:
     inputs["x"] = Given(LOGIT_BYTES[placed.role.engine.cross_entropy] // 2, "bytes moved for one logit")
     inputs["l"] = Given(inputs["l"].value / 3, f"a third: forward alone; {inputs['l'].origin}")
     inputs["o"] = Given(inputs["o"].value / 3, f"a third: forward alone; {inputs['o'].origin}")
+    inputs["s"] = Given(inputs["s"].value / 3, f"a third: forward alone; {inputs['s'].origin}")
     compute = _compute(placed, inputs)
     return [
         compute,
@@ -97,6 +99,7 @@ def _inputs(placed: Placed, share: Share, rates: Inputs) -> dict[str, Given]:
         **rates,
         "D": share.tokens,
         "m": share.batches,
+        "N": share.rows,
         "a": attention,
         "u": Given(slow, always["u"].origin),
         "v": Given(slow_experts, always["v"].origin),
@@ -124,6 +127,7 @@ def _layout_inputs(placed: Placed) -> Mapping[str, Given]:
         "ep": Given(layout.ep, placed.layout_origin),
         "l": Given(achieved.layer_seconds, f"launching a layer ({origin})"),
         "o": Given(achieved.micro_batch_seconds, f"a micro-batch ({origin})"),
+        "s": Given(achieved.row_seconds, f"a row ({origin})"),
     }
 
 
@@ -168,23 +172,26 @@ def eight_bit_saving(placed: Placed) -> float:
 
 def _compute(placed: Placed, inputs: Inputs) -> LedgerLine:
     """Products and attention on one rank, the float32 logits that its loss reads and writes, and no faster than its
-    kernels are launched."""
-    return line("compute", placed.role.name, "seconds", _COMPUTE, inputs)
+    kernels are launched. A CPU does itself what it launches, so there the one comes after the other."""
+    formula = _ON_CPU if placed.device.is_cpu else _COMPUTE
+    return line("compute", placed.role.name, "seconds", formula, inputs)
 
 
 _WORK = "D*(f*(Pd*u + Pe*v*i) + g*a)/(tp*cp*pp*X) + x*D*V/(tp*cp*Y)"
 _COMPUTE = f"max({_WORK}, m*L*l/pp)*(m + pp - 1)/m"
+_ON_CPU = f"({_WORK} + m*L*l/pp)*(m + pp - 1)/m"
 
 
 def _overhead(placed: Placed, inputs: Inputs) -> LedgerLine:
+    rows = " + N*s" if placed.device.is_cpu else ""
     if not placed.model.experts:
-        return line("micro-batches", placed.role.name, "seconds", "(m + pp - 1)*o", inputs)
+        return line("micro-batches", placed.role.name, "seconds", f"(m + pp - 1)*o{rows}", inputs)
     given = {
         **inputs,
         "Ls": Given(placed.model.sparse_layers, placed.model.origin),
         "y": Given(_waiting(placed, inputs), f"waiting for the tokens of experts in a layer ({placed.profile.origin})"),
     }
-    return line("micro-batches", placed.role.name, "seconds", "(m + pp - 1)*(o + Ls/pp*y)", given)
+    return line("micro-batches", placed.role.name, "seconds", f"(m + pp - 1)*(o + Ls/pp*y){rows}", given)
 
 
 def _waiting(placed: Placed, inputs: Inputs) -> float:

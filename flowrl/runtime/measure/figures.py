@@ -68,18 +68,21 @@ def timed(work: Callable[[], object], wait: Callable[[], None], seconds: float, 
     return Times(tuple(found))
 
 
-def fit(rows: Sequence[Sequence[float]], seconds: Sequence[float]) -> tuple[list[float], float]:
-    """Coefficients ≥ 0 of `rows @ coefficients ≈ seconds` with the least sum of squared relative errors, and the root
-    of their mean square. Coefficients that would be negative are set to 0, the others fitted anew."""
+def fit(
+    rows: Sequence[Sequence[float]], seconds: Sequence[float], known: Sequence[float] | None = None
+) -> tuple[list[float], float]:
+    """Coefficients ≥ 0 of `known + rows @ coefficients ≈ seconds` with the least sum of squared relative errors, and
+    the root of their mean square. Coefficients that would be negative are set to 0, the others fitted anew."""
+    rest = 1.0 - np.asarray(known if known is not None else [0.0], dtype=np.float64) / np.asarray(seconds)
     matrix = np.asarray(rows, dtype=np.float64) / np.asarray(seconds, dtype=np.float64)[:, None]
     kept = list(range(matrix.shape[1]))
     while kept:
-        found, *_ = np.linalg.lstsq(matrix[:, kept], np.ones(len(matrix)), rcond=None)
+        found, *_ = np.linalg.lstsq(matrix[:, kept], rest * np.ones(len(matrix)), rcond=None)
         if (found >= 0).all():
             break
         kept.pop(int(np.argmin(found)))
     whole = [0.0] * matrix.shape[1]
     for place, value in zip(kept, found if kept else [], strict=True):
         whole[place] = float(value)
-    left = matrix @ np.asarray(whole) - 1.0
+    left = matrix @ np.asarray(whole) - rest
     return whole, float(np.sqrt(np.mean(left * left)))

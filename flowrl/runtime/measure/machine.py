@@ -16,6 +16,8 @@ from torch import Tensor
 from flowrl.machine.devices import ALIASES, DEVICE_CARDS, DeviceCard
 from flowrl.runtime.launchers.choose import available_threads
 
+NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+
 
 class Machine(Protocol):
     card: DeviceCard

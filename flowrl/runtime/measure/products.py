@@ -9,9 +9,7 @@ from __future__ import annotations
 import torch
 
 from flowrl.runtime.measure.figures import Figure, fit, timed
-from flowrl.runtime.measure.machine import Machine
-
-NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16", torch.float16: "float16"}
+from flowrl.runtime.measure.machine import NAMES, Machine
 
 
 def shapes(large: int, quick: bool) -> list[tuple[int, int, int]]:

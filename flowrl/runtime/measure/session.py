@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flowrl.runtime.measure.collectives import collectives
-from flowrl.runtime.measure.decoding import decoding
+from flowrl.runtime.measure.decoding import decoding, decoding_with_vllm
 from flowrl.runtime.measure.figures import Figure
 from flowrl.runtime.measure.handover import handover
 from flowrl.runtime.measure.layers import layers
@@ -36,8 +36,9 @@ PHASES: tuple[Phase, ...] = (
     Phase("copies of memory", lambda machine, quick, _: copies(machine, quick), 2.0, 0.6),
     Phase("writes to disk", lambda machine, quick, _: disk(machine, quick), 2.0, 0.6),
     Phase("hand-over of weights", lambda machine, quick, _: handover(machine, quick), 0.5, 0.2),
-    Phase("layers forward and backward", lambda machine, quick, _: layers(machine, quick), 8.0, 2.0),
-    Phase("decoding with hf", decoding, 6.0, 2.0),
+    Phase("layers forward and backward", layers, 12.0, 2.5),
+    Phase("decoding with hf", decoding, 12.0, 4.0),
+    Phase("decoding with vLLM", decoding_with_vllm, 30.0, 20.0),
     Phase("collectives", lambda machine, quick, _: collectives(machine, quick), 8.0, 5.0),
 )
 
