@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowrl.backends.batch import Batch
+from flowrl.backends.batch import Batch, IntArray
 from flowrl.backends.contract import Call, RankSetup
 from flowrl.backends.envs.environment import Environment
 from flowrl.backends.envs.turns import Heard, Left, Said
@@ -68,13 +68,15 @@ def played(env: Environment, reset: Op, step: Op, rows: Batch, words: Sequence[s
     """Two samples of each prompt; each says `words` in turn."""
     made = env.call(Call(reset, 1, 0, samples_per_prompt=2), rows).batch
     assert made is not None
-    env.enter(Call(step, 1, 0), made.ids, ("me",))
-    spoken: dict[int, int] = {}
+    return spoken(env, step, made.ids, words)
+
+
+def spoken(env: Environment, step: Op, ids: IntArray, words: Sequence[str] = ("a", "bb", "ccc")) -> Left:
+    env.enter(Call(step, 1, 0), ids, ("me",))
+    turns: dict[int, int] = dict.fromkeys(ids.tolist(), -1)
     while heard := whole(env):
-        said = [Said(each.id, words[spoken.setdefault(each.id, 0)]) for each in heard]
-        for each in heard:
-            spoken[each.id] += 1
-        env.tell({"me": said})
+        turns |= {each.id: turns[each.id] + 1 for each in heard}
+        env.tell({"me": [Said(each.id, words[turns[each.id]]) for each in heard]})
     return env.leave()
 
 
@@ -123,6 +125,25 @@ def test_no_more_are_in_flight_than_parallel_says(tmp_path: Path) -> None:
     following = answered(env, Said(0, None), Said(1, "a"))  # the first is cut off: another one begins
     assert [(each.id, each.first) for each in following] == [(1, False), (3, True)]
     env.close()
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_a_step_may_be_played_again(tmp_path: Path, parallel: int) -> None:
+    """From its midst, with a turn under way, and after its end: what counts is what was said the last time."""
+    env, reset, step = rank(tmp_path, parallel=parallel)
+    made = env.call(Call(reset, 1, 0, samples_per_prompt=2), prompts("x", "y")).batch
+    assert made is not None
+    env.enter(Call(step, 1, 0), made.ids, ("me",))
+    for each in whole(env):
+        assert answered(env, Said(each.id, "unheard"))
+    env.tell({"me": [Said(0, "under way")]})
+    lefts = [spoken(env, step, made.ids) for _ in range(2)]
+    env.close()
+    for left in lefts:
+        assert left.rows["me"].ragged("turn_rewards").values.tolist() == [1.0, 2.0, 3.0] * 4
+        assert [turns[0]["observation"] for turns in left.rows["me"].objects("transcript")] == ["x/100"] * 2 + [
+            "y/101"
+        ] * 2
 
 
 def test_two_calls_keep_their_episodes_apart(tmp_path: Path) -> None:
