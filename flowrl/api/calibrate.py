@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import fields, replace
 
 from flowrl.api.measure import rounded
 from flowrl.compiler.lower.placement import lower_placement
@@ -47,15 +47,17 @@ OF_A_DEVICE = (
     "host",
     "layer_seconds",
     "micro_batch_seconds",
+    "row_seconds",
     "eager_layer_seconds",
     "decode_layer_seconds",
     "decode_step_seconds",
     "decode_sequence_seconds",
+    "decode_traffic",
 )
 OF_ALL = ("fixed.sync_seconds", "fixed.disk")
 ELSEWHERE = ("lengths.", "backend.")
 """Lengths are for `assume:`, and one run cannot tell a backend's share from its device's."""
-SMALLEST = {"traffic": 0.1, "micro_batch_seconds": 1e-4, "decode_sequence_seconds": 1e-6}
+SMALLEST = {"traffic": 0.1, "micro_batch_seconds": 1e-4, "decode_sequence_seconds": 1e-6, "row_seconds": 1e-6}
 """What a constant that is 0 starts from, since constants move by factors."""
 
 
@@ -274,7 +276,12 @@ def constants(plan: Plan, profile: Profile) -> tuple[Constant, ...]:
     profile."""
     freed = {each.path: each for each in free_constants(profile) if not each.path.startswith(ELSEWHERE)}
     used = {pool.device for stage in plan.stages for pool in stage.pools if pool.devices}
-    paths = [f"device.{_name(profile, device)}.{key}" for device in sorted(used) for key in OF_A_DEVICE]
+    sections = [
+        name
+        for device in sorted(used)
+        for name in (_name(profile, device), *(name for name in profile.device if name.startswith(f"{device}/")))
+    ]
+    paths = [f"device.{name}.{key}" for name in sections for key in OF_A_DEVICE]
     found: list[Constant] = []
     for path in dict.fromkeys((*paths, *OF_ALL, *freed)):
         try:
@@ -294,7 +301,8 @@ def constants(plan: Plan, profile: Profile) -> tuple[Constant, ...]:
 def _name(profile: Profile, device: str) -> str:
     """The section of a device: its own, if all rates stand there, else its class."""
     own = profile.device.get(device, {})
-    return device if set(DeviceRates.__struct_fields__) - {"host_seconds", "source"} <= set(own) else "gpu"
+    asked = {field.name for field in fields(DeviceRates) if field.required}
+    return device if asked <= set(own) else "gpu"
 
 
 def _noted(profile: Profile, result: Calibration, name: str) -> Profile:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from flowrl import api
 from flowrl.api.calibrate import calibrate
@@ -47,10 +48,14 @@ run: {steps: 20}
 """
 TRUE = {"device.cpu.train": 0.2, "device.cpu.forward": 0.35, "device.cpu.host": 0.1, "fixed.sync_seconds": 0.004}
 MEAN, TAIL = 48.0, 63.0
+NOTHING = ("traffic", "layer_seconds", "micro_batch_seconds", "row_seconds", "decode_traffic")
+CPU = {**PROFILE.device["cpu"], "train": 0.7, "forward": 0.7, **dict.fromkeys(NOTHING, 0.0)}
+BASE = replace(PROFILE, device={"gpu": PROFILE.device["gpu"], "cpu": CPU})
+"""Without launches, rows and traffic: from the one duration of an op nobody tells what adds up in it."""
 
 
 def plan_with(values: dict[str, float], assume: str = "") -> Plan:
-    return compile_spec(loads(FLOW + assume), profile=with_constants(PROFILE, values))
+    return compile_spec(loads(FLOW + assume), profile=with_constants(BASE, values))
 
 
 def run_folder(folder: Path, steps: int) -> Path:
@@ -83,7 +88,7 @@ def run_folder(folder: Path, steps: int) -> Path:
 
 
 def test_constants_that_made_a_trace_are_found_again(tmp_path: Path) -> None:
-    found, made = calibrate(run_folder(tmp_path, 20))
+    found, made = calibrate(run_folder(tmp_path, 20), BASE)
     assert value_of(made, "device.cpu.train") == pytest.approx(0.2, rel=0.05)
     assert value_of(made, "device.cpu.forward") == pytest.approx(0.35, rel=0.25)
     moved = {each.path for each in found.moved}
@@ -95,7 +100,7 @@ def test_constants_that_made_a_trace_are_found_again(tmp_path: Path) -> None:
 
 
 def test_lengths_and_functions_are_suggested_and_a_plan_takes_them(tmp_path: Path) -> None:
-    found, _ = calibrate(run_folder(tmp_path, 12))
+    found, _ = calibrate(run_folder(tmp_path, 12), BASE)
     assert found.assume["actor_infer.generate"] == {"response_tokens": {"mean": MEAN, "p99": TAIL}}
     assert found.assume["reward.score"]["seconds"] == pytest.approx(2e-4, rel=0.1)
     text = api.render_calibration(found)
@@ -111,14 +116,14 @@ def test_errors_are_of_the_half_that_was_held_out(tmp_path: Path) -> None:
         if event["ph"] == "X" and event["args"]["step"] % 2 == 1:
             event["dur"] *= 2.0
     (folder / "trace.json").write_text(json.dumps(trace))
-    found, _ = calibrate(folder)
+    found, _ = calibrate(folder, BASE)
     update = next(row for row in found.rows if row.name == "actor_train.update")
     assert update.error_after == pytest.approx(0.5, abs=0.05)
 
 
 def test_rows_are_of_what_the_trace_has(tmp_path: Path) -> None:
     folder = run_folder(tmp_path, 12)
-    found, _ = calibrate(folder)
+    found, _ = calibrate(folder, BASE)
     durations = plan_with({}).stages[0].estimate.durations
     rows = {row.name: row for row in found.rows}
     assert rows["actor_infer.generate"].before == pytest.approx(durations["run actor_infer.generate"])

@@ -72,7 +72,7 @@ def test_assumed_lengths_shorten_generation() -> None:
 
 
 def test_a_validation_is_as_long_as_its_data_set_is_said_to_be() -> None:
-    """Its prompts are as many as a step's unless `assume` says more, and so is what is scored of it."""
+    """Its prompts are as many as a step's unless `assume` says more, and so is what is read and scored of it."""
     val = """  - {edge: data.val -> actor_infer.generate@val, every_steps: 2}
   - actor_infer.generate@val -> reward.score@val
 """
@@ -84,7 +84,7 @@ def test_a_validation_is_as_long_as_its_data_set_is_said_to_be() -> None:
     )
     assert plain == same
     moved = {name for name in plain if more[name] != plain[name]}
-    assert moved == {"run actor_infer.generate@val", "run reward.score@val"}
+    assert moved == {"run data.val", "run actor_infer.generate@val", "run reward.score@val"}
     assert more["run reward.score@val"] == pytest.approx(10 * plain["run reward.score@val"])
     assert more["run actor_infer.generate@val"] > plain["run actor_infer.generate@val"]
 

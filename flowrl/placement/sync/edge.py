@@ -180,6 +180,8 @@ class _Edge:
             inputs |= self._busiest()
         if self.transport in ("shared_memory", "object_store", "disk"):
             send, receive = self._by_host(what, inputs)
+            if self.on_cpu:  # each tensor is found and copied alone, by both
+                send.append(self._line("hand-over", False, "y", inputs))
         elif self.way == "shards":
             send, receive = [], [self._line(f"{what} over links", True, "max(l/L, n/N)", inputs)]
         else:
