@@ -35,10 +35,11 @@ class Example:
 
 
 def examples(quick: bool) -> Sequence[Example]:
-    """Shortened; both stages of the quickstart are run to their end."""
+    """Shortened. The first stage of two goes on to its gate: what the second one trains on is what the first has
+    learned, as groups of equal rewards have no gradient and take less."""
     steps = 10 if quick else 40
-    ungated = ("stages.0.gate.at_least=0", "stages.0.gate.when=end")
-    both = (f"stages.0.run.steps={steps}", f"stages.1.run.steps={steps}", *ungated)
+    ungated = ("stages.0.gate.at_least=0", "stages.0.gate.when=end", f"stages.0.run.steps={steps}")
+    both = (f"stages.1.run.steps={steps}", *(ungated if quick else ()))
     return (
         Example("quickstart.yaml", "inline", both),
         Example("ppo.yaml", "inline", (f"run.steps={steps}",)),

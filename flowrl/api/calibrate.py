@@ -48,6 +48,7 @@ OF_A_DEVICE = (
     "layer_seconds",
     "micro_batch_seconds",
     "row_seconds",
+    "weights_seconds",
     "eager_layer_seconds",
     "decode_layer_seconds",
     "decode_step_seconds",

@@ -25,6 +25,7 @@ SECONDS = (
     "layer_seconds",
     "micro_batch_seconds",
     "row_seconds",
+    "weights_seconds",
     "eager_layer_seconds",
     "decode_layer_seconds",
     "decode_step_seconds",
@@ -78,6 +79,9 @@ class DeviceRates(msgspec.Struct, frozen=True, kw_only=True):
     attention."""
     decode_traffic: float = 0.0
     """As `traffic`, in a decode step of such a processor: what one sequence moves beside its products."""
+    weights_seconds: float = 0.0
+    """Taking up new weights through host memory, beside their bytes and `fixed.sync_seconds`: an engine may pack every
+    matrix anew."""
     host_seconds: float = 1.0
     """How much slower its host's processor is: a factor on all seconds above."""
     source: str = "assumed"

@@ -190,7 +190,7 @@ class _Edge:
             receive = [self._line(f"{what} {_TAKEN[self.way]}", True, formula, inputs)]
         if not self.on_cpu:
             receive.append(self._line("tensors taken up", True, "T*t + k*s", inputs))
-        receive.append(self._line("hand-over", True, "y" if self.on_cpu else "p + y", inputs))
+        receive.append(self._line("hand-over", True, "v + y" if self.on_cpu else "p + y", inputs))
         return Sync(self.transport, self.way, tuple(send), tuple(receive))
 
     def _by_host(self, what: str, inputs: Inputs) -> tuple[list[LedgerLine], list[LedgerLine]]:
@@ -244,6 +244,10 @@ class _Edge:
             "s": Given(rates.bucket_seconds, f"a piece ({rates.source})"),
             "y": Given(fixed.sync_seconds, f"lock, cache reset ({self.profile.origin})"),
             "p": Given(rates.seconds, f"pause of an engine ({rates.source})"),
+            "v": Given(
+                self.profile.rates(there.device, self.target.backend).weights_seconds,
+                f"weights taken up by {self.target.backend} ({self.profile.origin})",
+            ),
         }
 
     def _on_hosts(self) -> dict[str, Given]:

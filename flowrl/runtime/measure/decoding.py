@@ -78,15 +78,25 @@ def decoding_with_vllm(machine: Machine, quick: bool, known: Mapping[str, float]
     command = [sys.executable, "-m", "flowrl.runtime.measure.engine", "vllm", dtype, pace]
     try:
         told = subprocess.run(command, capture_output=True, timeout=MOST_SECONDS, check=True).stdout
-        rows = json.loads(told.splitlines()[-1])
+        found = json.loads(told.splitlines()[-1])
     except (subprocess.SubprocessError, json.JSONDecodeError, IndexError):
         return []
     steps = [
         Step(Small(hidden, depth), batch, Times(tuple(each)), Times(tuple(first)))
-        for hidden, depth, batch, each, first in rows
+        for hidden, depth, batch, each, first in found["steps"]
     ]
     context = PROMPT + (QUICK_STEPS if quick else STEPS) / 2
-    return together(f"{machine.name}/vllm", steps, _rates(machine, known, 1), context)
+    taken = Times(tuple(found["weights"]))
+    return [
+        *together(f"{machine.name}/vllm", steps, _rates(machine, known, 1), context),
+        Figure(
+            path=f"device.{machine.name}/vllm.weights_seconds",
+            value=max(0.0, taken.median - known.get("fixed.sync_seconds", 0.0)),
+            text=f"vllm: {taken.median * 1e3:.3g} ms until a small model's weights are taken up",
+            spread=taken.spread,
+            repeats=len(taken.seconds),
+        ),
+    ]
 
 
 def _rates(machine: Machine, known: Mapping[str, float], cores: int) -> Rates:

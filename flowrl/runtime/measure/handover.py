@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
+
+from flowrl.backends.models import load_lm, torch_dtype
 from flowrl.backends.trainers.fsdp import adapters
 from flowrl.backends.weights import read_into
-from flowrl.runtime.measure.figures import Figure, timed
+from flowrl.runtime.measure.figures import Figure, Times, timed
 from flowrl.runtime.measure.machine import Machine
 from flowrl.runtime.measure.models import Small, make
+from flowrl.runtime.measure.ranks import generator
 from flowrl.runtime.weights import SharedBuffer, buffer_bytes
 
 MODEL = Small(64, 3)
@@ -37,3 +43,23 @@ def handover(machine: Machine, quick: bool) -> list[Figure]:
     text = f"{times.median / 2 * 1e3:.3g} ms for a version of a small model's weights at one end"
     path = "fixed.sync_seconds"
     return [Figure(path=path, value=times.median / 2, text=text, spread=times.spread, repeats=len(times.seconds))]
+
+
+def taken_up(folder: Path, backend: str, dtype: str) -> Times:
+    """Until an engine on a CPU has taken new weights of a small model, made in `folder`, out of a buffer."""
+    rank = generator(MODEL, folder, backend, "cpu", 1, dtype)
+    source = load_lm(folder / f"{MODEL.hidden}x{MODEL.layers}", dtype=torch_dtype(dtype))
+    manifest = adapters.manifest(source, torch_dtype(dtype), alone=False)
+    buffer = np.zeros(manifest[-1].offset + manifest[-1].nbytes, dtype=np.uint8)
+    adapters.write(source, manifest, buffer, torch_dtype(dtype), alone=False)
+    version = 0
+
+    def once() -> None:
+        nonlocal version
+        version += 1
+        rank.read_weights(manifest, buffer, version)
+
+    try:
+        return timed(once, lambda: None, 0.5, most=20)
+    finally:
+        rank.close()
