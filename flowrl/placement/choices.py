@@ -120,6 +120,10 @@ class Choices:
         here = self.graph.role(role)
         return self._floor(here).bytes(menu.layouts[0]) > self._limit(here, site)
 
+    def least_bytes(self, role: str, layout: Layout) -> float:
+        """What weights and states of a layout need of a device; 0 where that is not known without a cost."""
+        return self._floor(self.graph.role(role)).bytes(layout)
+
     def passed_over(self, role: str, site: Site, chosen: Layout) -> tuple[Rejected, ...]:
         """Other layouts with how they compare, each with the devices to itself in its fastest way that fits: the
         nearest that do not fit, then the fastest."""

@@ -7,13 +7,13 @@ fastest of those that leave that device as full.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from flowrl.placement.cost.bound import busy_seconds
 from flowrl.placement.cost.role import Site
 from flowrl.placement.search.candidate import Pitch
 from flowrl.placement.search.stays import RoleStays
-from flowrl.plan.plan import Pool, RolePlacement
+from flowrl.plan.plan import Layout, Pool, RolePlacement
 
 MOST_ROUNDS = 3
 """Where nothing fits; of a way that is only told of, none."""
@@ -32,6 +32,9 @@ def squeezed(stays: RoleStays, pitches: Sequence[Pitch], rounds: int = 0) -> tup
 
 
 def _entries(stays: RoleStays, pitch: Pitch, rounds: int) -> list[RolePlacement] | None:
+    if rounds == 0:
+        least = [_least(stays, role, pitch) for role in pitch.roles]
+        return None if None in least else [entry for entry in least if entry is not None]
     menus = [_menu(stays, role, pitch) for role in pitch.roles]
     if not all(menus):
         return None
@@ -43,7 +46,19 @@ def _entries(stays: RoleStays, pitch: Pitch, rounds: int) -> list[RolePlacement]
             chosen = min(tries, key=lambda entries: over(stays, entries, pitch.site))
         if chosen == before:
             break
-    return _hastened(stays, chosen, menus, pitch.site) if rounds else chosen
+    return _hastened(stays, chosen, menus, pitch.site)
+
+
+def _least(stays: RoleStays, role: str, pitch: Pitch) -> RolePlacement | None:
+    """The choice that holds least on a device, of those that give every rank a row if there are any."""
+    near = _menu(stays, role, pitch, lambda _: False)
+    if all(stays.starves(entry) for entry in near):
+        near = _menu(stays, role, pitch)
+        return min(near, key=lambda entry: _peak(stays, entry, pitch.site), default=None)
+    most = min(_peak(stays, entry, pitch.site) for entry in near)[0]
+    # Weights and states of the other layouts alone are mostly more than that.
+    every = _menu(stays, role, pitch, lambda layout: stays.choices.least_bytes(role, layout) <= most)
+    return min(every, key=lambda entry: _peak(stays, entry, pitch.site))
 
 
 def _hastened(
@@ -64,13 +79,15 @@ def _seconds(stays: RoleStays, entry: RolePlacement, site: Site) -> float:
     return busy_seconds(stays.costs, cost) + (2 * cost.move_seconds if entry.offloaded else 0.0)
 
 
-def _menu(stays: RoleStays, role: str, pitch: Pitch) -> list[RolePlacement]:
-    """Choices that give every rank a row, if there are any."""
+def _menu(
+    stays: RoleStays, role: str, pitch: Pitch, is_near: Callable[[Layout], bool] = lambda _: True
+) -> list[RolePlacement]:
+    """Choices that give every rank a row, if there are any. `is_near`: which layouts that do not fit are among them."""
     alone, menu = len(pitch.roles) == 1, stays.choices.menu(role, pitch.site)
     every = stays.every(role, pitch.site, alone=alone)
     if not menu.fits and role not in stays.layouts:
         here = stays.costs.graph.role(role)
-        ways = (way for cut in menu.over for way in stays.choices.ways(here, cut, pitch.site))
+        ways = (way for cut in menu.over if is_near(cut) for way in stays.choices.ways(here, cut, pitch.site))
         every = (*every, *(way for way in ways if not (alone and way.offloaded)))
     return [entry for entry in every if not stays.starves(entry)] or list(every)
 
