@@ -23,7 +23,7 @@ from flowrl.backends.generators.rollouts import Rollout, Rollouts, columns_of, m
 from flowrl.backends.generators.vllm_episodes import Speaks
 from flowrl.backends.generators.vllm_requests import Live, Sample
 from flowrl.backends.generators.vllm_settings import engine_arguments, is_cpu
-from flowrl.backends.generators.vllm_start import forget_process_groups, last_line, name_ranks, start_engine
+from flowrl.backends.generators.vllm_start import last_line, name_ranks, start_engine, stop_engine
 from flowrl.backends.generators.vllm_worker import adapter_request
 from flowrl.backends.seeds import sample_seed
 from flowrl.backends.text import Codec
@@ -43,6 +43,7 @@ class VllmGenerator(Speaks):
         self._broken: str | None = None
         self._live: Live | None = None
         self._partial: Rollouts | None = None
+        self._turns: dict[str, Sample] = {}
         self._stop: tuple[str, ...] = ()
         self._paused = False
         self._context: int = arguments["max_model_len"]
@@ -183,13 +184,10 @@ class VllmGenerator(Speaks):
 
     def close(self) -> None:
         """Stop the engine and free its memory. May be called twice."""
-        if self._engine is None:
-            return
-        engine, self._engine = self._engine, None
-        engine.engine_core.shutdown()
-        del engine
-        forget_process_groups()
-        gc.collect()
+        if self._engine is not None:
+            stop_engine(self._engine)
+            self._engine = None
+            gc.collect()
 
     def _params(self, call: Call) -> GenerateParams:
         params = call.op.params

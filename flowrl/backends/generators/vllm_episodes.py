@@ -55,7 +55,7 @@ class Speaks:
     in_rounds = False
     _episodes: Episodes | None = None
     _speaking: Call | None = None
-    _turns: dict[str, Sample] = {}  # noqa: RUF012 - every call begins with its own
+    _turns: dict[str, Sample]
 
     def begin(self: _Engine, call: Call, ids: IntArray, prompts: Sequence[object] | None) -> None:
         """Episodes of the samples `ids`; `prompts`: what each is asked first, where no environment says it."""

@@ -1,4 +1,4 @@
-"""Starting a vLLM engine in this process, and forgetting it: what is set before vLLM is loaded, and what it may say.
+"""Starting a vLLM engine in this process, and stopping it: what is set before vLLM is loaded, and what it may say.
 
 Takes a RankSetup and engine arguments; gives an engine, or diagnostics FR0846 to FR0848. Knows no requests.
 """
@@ -111,9 +111,12 @@ def _free_port(host: str) -> int:
         return int(probe.getsockname()[1])
 
 
-def forget_process_groups() -> None:
+def stop_engine(engine: Any) -> None:
+    """Shut an engine down, and forget the process groups that vLLM keeps in its modules: the next engine makes its own.
+    Its memory goes with the last reference to it, which is the caller's."""
     from vllm.distributed.parallel_state import destroy_distributed_environment, destroy_model_parallel
 
+    engine.engine_core.shutdown()
     destroy_model_parallel()
     destroy_distributed_environment()
 

@@ -24,7 +24,7 @@ from flowrl.backends.generators.vllm_settings import (
     is_cpu,
     read_config,
 )
-from flowrl.backends.generators.vllm_start import forget_process_groups, last_line, name_ranks, start_engine
+from flowrl.backends.generators.vllm_start import last_line, name_ranks, start_engine, stop_engine
 from flowrl.backends.trainers.fsdp.scorer import top_k
 from flowrl.backends.trainers.fsdp.texts import Texts
 from flowrl.diag.diagnostic import FlowError, InternalError, diagnose
@@ -98,13 +98,10 @@ class VllmScorer:
 
     def close(self) -> None:
         """Stop the engine and free its memory. May be called twice."""
-        if self._engine is None:
-            return
-        engine, self._engine = self._engine, None
-        engine.engine_core.shutdown()
-        del engine
-        forget_process_groups()
-        gc.collect()
+        if self._engine is not None:
+            stop_engine(self._engine)
+            self._engine = None
+            gc.collect()
 
     def _scored(self, rows: Sequence[list[int]], count: int) -> list[Row]:
         from vllm import SamplingParams

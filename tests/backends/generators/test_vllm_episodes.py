@@ -65,7 +65,7 @@ def generator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VllmGenerator:
     made = VllmGenerator.__new__(VllmGenerator)
     made._setup, made._codec, made._context, made._version = setup_of(Kind.GENERATOR, folder, "vllm"), codec, 60, 4
     made._engine = MadeUp(codec.eos_id, int(codec.encode_texts(["x"])[0][0]))
-    made._broken, made._away, made._lora = None, frozenset(), None
+    made._broken, made._away, made._lora, made._turns = None, frozenset(), None, {}
     monkeypatch.setattr(
         made,
         "_sampling",
