@@ -89,11 +89,11 @@ def _sees(op: Op) -> bool:
 
 
 def _blind(stage: StagePlan) -> Iterator[Place]:
-    """Roles that read images on a backend, or with a head, that has no way to show them to a model."""
+    """Roles that read images on a backend, or with a head, that has no way to show them to a model; and judges."""
     for role in stage.graph.roles:
         seeing = [op for op in stage.graph.ops if op.role == role.name and _sees(op)]
-        model = None if role.model is None else stage.graph.model(role.model)
-        if seeing and model is not None and (role.backend in ("vllm", "megatron") or model.head != "lm"):
+        head = "lm" if role.model is None else stage.graph.model(role.model).head
+        if seeing and (role.kind is Kind.REWARD or role.backend in ("vllm", "megatron") or head != "lm"):
             yield role.name, seeing[0].span
 
 
@@ -216,7 +216,7 @@ UNBUILT: tuple[Unbuilt, ...] = (
     # models
     Unbuilt("`head: denoiser`", "`lm`, `scalar`", models(lambda m: m.head == "denoiser", "head")),
     # data
-    Unbuilt("images of this backend or head", "`hf` and `fsdp`, `head: lm`", _blind),
+    Unbuilt("images of this backend or head, or for a judge", "policies on `hf` and `fsdp`, `head: lm`", _blind),
     Unbuilt(
         "images of a partial rollout",
         "whole responses",

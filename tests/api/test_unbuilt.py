@@ -136,7 +136,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         ("backend: hf, generate: {max_response_tokens: 16}", "backend: diffusers, generate: {height: 256, width: 256}"),
         GPUS,
     ),
-    "images of this backend or head": (
+    "images of this backend or head, or for a judge": (
         (SHAPE, " {source: Qwen/Qwen2.5-VL-3B-Instruct}"),
         ("backend: hf", "backend: vllm"),
         GPUS,
