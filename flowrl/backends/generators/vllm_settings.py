@@ -91,6 +91,8 @@ def _cpu_arguments(setup: RankSetup, config: Mapping[str, Any]) -> dict[str, Any
     return {
         "enforce_eager": True,
         "block_size": CPU_BLOCK_TOKENS,
+        # A prompt in pieces has vLLM put back the sample's stream of random numbers, which torch cannot on a CPU.
+        "enable_chunked_prefill": (setup.role.engine.max_batch_tokens or tokens) < tokens,
         "max_num_seqs": SEQUENCES,
         "kv_cache_memory_bytes": max(one, min(cache_bytes(setup, config, tokens, sequences), CPU_CACHE_LIMIT_BYTES)),
     }
