@@ -23,7 +23,7 @@ from flowrl.graph.graph import Kind, Op, Role
 from flowrl.graph.params import EnvParams
 from flowrl.graph.types import Granularity
 from flowrl.plan.plan import Layout
-from tests.backends.engines import call_of, laid_out, make_folders, rows_of, setup_of
+from tests.backends.engines import LONG, call_of, laid_out, make_folders, rows_of, setup_of
 
 pytest.importorskip("vllm")
 
@@ -182,3 +182,14 @@ def test_what_was_left_half_done_is_begun_again(engine: VllmGenerator, tmp_path:
     env.close()
     again = rows_of(engine.finish(left.rows["me"]))
     assert [r.tolist() for r in again.ragged("tokens").rows()] == [r.tolist() for r in whole.ragged("tokens").rows()]
+
+
+def test_more_prompts_than_fit_into_a_step_of_the_engine(engine: VllmGenerator) -> None:
+    """None is read in pieces, for which vLLM would put back random streams as torch cannot on a CPU."""
+    config = engine._engine.vllm_config.scheduler_config
+    call = call_of(max_response_tokens=2)
+    many = 1 + config.max_num_batched_tokens // len(LONG)
+    ids = np.arange(many, dtype=np.int64)
+    prompts = tuple(f"{id:04}" + LONG for id in ids.tolist())  # no block is in the cache
+    rows = rows_of(engine.call(call, Batch(ids, ids, {"prompt": prompts})))
+    assert len(rows) == 2 * many

@@ -24,7 +24,7 @@ from flowrl.runtime.launchers.ray_crew import Crew
 from flowrl.runtime.launchers.ray_flights import Flight, slots_of
 from flowrl.runtime.launchers.ray_meetings import Meeting
 from flowrl.runtime.launchers.ray_pulse import HUNG_SECONDS
-from flowrl.runtime.launchers.ray_voices import LostVoiceError
+from flowrl.runtime.launchers.ray_voices import VoiceError
 from flowrl.runtime.launchers.ray_waits import Waits
 from flowrl.runtime.launchers.ray_weights import WeightEdges
 from flowrl.runtime.records import READS
@@ -283,8 +283,8 @@ class RayLauncher:
         except FlowError as error:
             outcome = Outcome(flight.began_seconds, time.monotonic() - flight.began_seconds, error=error)
         flight.outcomes[rank] = outcome
-        if isinstance(outcome.error, LostVoiceError):
-            return [self._lose_voice(flight, outcome.error)]
+        if isinstance(outcome.error, VoiceError):
+            return [self._failed_voice(flight, outcome.error)]
         if outcome.error is not None:
             self._failed = True
             self._drop(flight)
@@ -300,11 +300,14 @@ class RayLauncher:
             self._meetings = {flight: each for flight, each in self._meetings.items() if each is not meeting}
         return done
 
-    def _lose_voice(self, world: Flight, error: LostVoiceError) -> Completion:
-        """A generator is gone, as the environment has found while it talked with it."""
-        flight = next(each for each in self._meetings[world].flights if each.role == error.agent)
+    def _failed_voice(self, world: Flight, told: VoiceError) -> Completion:
+        """A generator has failed or is gone, as the environment has found while it talked with it."""
+        flight = next(each for each in self._meetings[world].flights if each.role == told.agent)
         self._drop(world)
-        return self._lose(flight, self._waits.lost(error.agent, error.rank, error))
+        if told.gone:
+            return self._lose(flight, self._waits.lost(told.agent, told.voice, told.error))
+        self._failed = True
+        return Completion(flight.work, start_seconds=flight.began_seconds, error=told.error)
 
     def _drop(self, flight: Flight) -> None:
         """Let go of a firing; with a member of a meeting, of all of it."""

@@ -22,15 +22,19 @@ PEER_SECONDS = 1.0
 """What the other ranks of an engine get to be found dead, where one has failed."""
 
 
-class LostVoiceError(Exception):
-    """The process of a rank of a generator is gone, or its host; `text` is what Ray says."""
+class VoiceError(Exception):
+    """A rank of a generator has failed, with `error`; one of Ray's: its process is gone, or its host."""
 
-    def __init__(self, agent: str, rank: int, text: str) -> None:
-        super().__init__(agent, rank, text)
-        self.agent, self.rank, self.text = agent, rank, text
+    def __init__(self, agent: str, voice: int, error: Exception, *, gone: bool) -> None:
+        super().__init__(agent, voice, error, gone)
+        self.agent, self.voice, self.error, self.gone = agent, voice, error, gone
 
-    def __str__(self) -> str:
-        return self.text
+    def __reduce__(self) -> Any:
+        return _voice_error, self.args
+
+
+def _voice_error(agent: str, voice: int, error: Exception, gone: bool) -> VoiceError:
+    return VoiceError(agent, voice, error, gone=gone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +111,13 @@ class Afar:
                     continue
                 outcome: Any = ray.get(reference)
             except RayError as error:
-                text = f"{type(error).__name__}: {error}"
-                raise LostVoiceError(voice.of.agent, voice.of.first + place, text) from error
+                told = RuntimeError(f"{type(error).__name__}: {error}")
+                raise VoiceError(voice.of.agent, voice.of.first + place, told, gone=True) from error
             failed = failed or outcome.error
             if outcome.error is None and not place:
                 return outcome.value
         assert failed is not None
-        raise failed
+        raise VoiceError(voice.of.agent, voice.of.first, failed, gone=False)
 
 
 def replicas_of(agent: str, actors: Sequence[Any], replicas: Sequence[int], ids: Sequence[IntArray]) -> list[Replica]:
