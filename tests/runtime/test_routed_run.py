@@ -16,35 +16,18 @@ from flowrl.runtime.session import SessionOptions
 from flowrl.spec import load
 from tests.conftest import Told
 from tests.runtime.runs import lines_of
+from tests.runtime.tiny_flow import tiny_rewarded
 
-FLOW = """\
-flowrl: 1
-name: routed
-cluster: {gpu: cpu, nodes: 1, gpus_per_node: 2}
-models:
-  policy:
-    source: {architecture: qwen2, tokenizer: bytes, hidden_size: 32, layers: 1, heads: 2, kv_heads: 2, ffn_size: 32,
-             max_positions: 160}
-    dtype: float32
-data: {train: {source: rows.jsonl, prompt: task, keep: [domain, level], order: sequential, max_prompt_tokens: 64}}
-roles:
-  actor_train: {model: policy, backend: fsdp, optimizer: {name: sgd, lr: 1.0e-3}, update: {loss: ppo}}
-  actor_infer: {model: policy, backend: hf, generate: {max_response_tokens: 4}}
+ROLES = """\
   code: {kind: reward, function: "rewards.py:code"}
   easy: {kind: reward, function: "rewards.py:easy"ON_ERROR}
   hard: {kind: reward, function: "rewards.py:hard"}
   math: {kind: reward, router: {by: level, routes: {"1": easy, "2, 3": hard}}}
   reward: {router: {by: domain, routes: {code: code, "*": math}}}
-  advantage: {estimator: grpo}
-edges:
-  - data.train -> actor_infer.generate
-  - actor_infer.generate -> reward.score
-  - reward.score -> advantage.estimate
-  - advantage.estimate -> actor_train.update
-  - actor_train => actor_infer
-step: {prompts: 4, samples_per_prompt: 2}
-run: {steps: 2}
 """
+FLOW = tiny_rewarded(
+    "routed", "prompt: task, keep: [domain, level]", ROLES, "prompts: 4, samples_per_prompt: 2", steps=2
+)
 REWARDS = """
 def code(response, domain, level):
     assert set(domain) <= {"code"}, domain

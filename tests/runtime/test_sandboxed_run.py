@@ -16,31 +16,12 @@ from flowrl.spec import load
 from tests.backends.sandbox.hostile import COMES_TO
 from tests.backends.sandbox.test_sandbox import inside
 from tests.runtime.runs import lines_of
+from tests.runtime.tiny_flow import tiny_rewarded
 
-FLOW = """\
-flowrl: 1
-name: sandboxed
-cluster: {gpu: cpu, nodes: 1, gpus_per_node: 2}
-models:
-  policy:
-    source: {architecture: qwen2, tokenizer: bytes, hidden_size: 32, layers: 1, heads: 2, kv_heads: 2, ffn_size: 32,
-             max_positions: 160}
-    dtype: float32
-data: {train: {source: rows.jsonl, prompt: task, keep: [tests], order: sequential, max_prompt_tokens: 64}}
-roles:
-  actor_train: {model: policy, backend: fsdp, optimizer: {name: sgd, lr: 1.0e-3}, update: {loss: ppo}}
-  actor_infer: {model: policy, backend: hf, generate: {max_response_tokens: 4}}
+REWARD = """\
   reward: {sandbox: {image: py311, tests: tests, timeout_seconds: 0.7, memory_bytes: 100663296, parallel: 2}}
-  advantage: {estimator: grpo}
-edges:
-  - data.train -> actor_infer.generate
-  - actor_infer.generate -> reward.score
-  - reward.score -> advantage.estimate
-  - advantage.estimate -> actor_train.update
-  - actor_train => actor_infer
-step: {prompts: 2, samples_per_prompt: 4}
-run: {steps: 2}
 """
+FLOW = tiny_rewarded("sandboxed", "prompt: task, keep: [tests]", REWARD, "prompts: 2, samples_per_prompt: 4", 2)
 CODES = ("fork bomb", "memory hog", "endless loop", "100 MB of output", "full disk")
 
 

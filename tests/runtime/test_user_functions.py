@@ -17,31 +17,14 @@ from flowrl.runtime.session import SessionOptions
 from flowrl.spec import load
 from tests.backends.user_process.test_process import children
 from tests.runtime.runs import lines_of
+from tests.runtime.tiny_flow import tiny_rewarded
 
-FLOW = """\
-flowrl: 1
-name: guarded
-cluster: {gpu: cpu, nodes: 1, gpus_per_node: 2}
-models:
-  policy:
-    source: {architecture: qwen2, tokenizer: bytes, hidden_size: 32, layers: 1, heads: 2, kv_heads: 2, ffn_size: 32,
-             max_positions: 160}
-    dtype: float32
-data: {train: {source: rows.jsonl, prompt: question, keep: [number], order: sequential, max_prompt_tokens: 64}}
-roles:
-  actor_train: {model: policy, backend: fsdp, optimizer: {name: sgd, lr: 1.0e-3}, update: {loss: ppo}}
-  actor_infer: {model: policy, backend: hf, generate: {max_response_tokens: 4}}
+REWARD = """\
   reward: {function: "rewards.py:score", timeout_seconds: 3, on_error: POLICY}
-  advantage: {estimator: grpo}
-edges:
-  - data.train -> actor_infer.generate
-  - actor_infer.generate -> reward.score
-  - reward.score -> advantage.estimate
-  - advantage.estimate -> actor_train.update
-  - actor_train => actor_infer
-step: {prompts: 4, samples_per_prompt: 2}
-run: {steps: 3}
 """
+FLOW = tiny_rewarded(
+    "guarded", "prompt: question, keep: [number]", REWARD, "prompts: 4, samples_per_prompt: 2", steps=3
+)
 REWARDS = """
 import ctypes, math, os, time
 

@@ -33,3 +33,31 @@ def tiny_quickstart(*sets: str) -> Plan:
         "stages.1.run.checkpoint_every_steps=2",
     )
     return compile_spec(load(EXAMPLES / "quickstart.yaml", (*small, *sets)))
+
+
+def tiny_rewarded(name: str, data: str, rewards: str, step: str, steps: int) -> str:
+    """The text of a flow of GRPO that looks at its reward: rows.jsonl with the keys `data`, and the lines `rewards` of
+    its roles, of which the role `reward` scores."""
+    return f"""\
+flowrl: 1
+name: {name}
+cluster: {{gpu: cpu, nodes: 1, gpus_per_node: 2}}
+models:
+  policy:
+    source: {{architecture: qwen2, tokenizer: bytes, hidden_size: 32, layers: 1, heads: 2, kv_heads: 2, ffn_size: 32,
+             max_positions: 160}}
+    dtype: float32
+data: {{train: {{source: rows.jsonl, {data}, order: sequential, max_prompt_tokens: 64}}}}
+roles:
+  actor_train: {{model: policy, backend: fsdp, optimizer: {{name: sgd, lr: 1.0e-3}}, update: {{loss: ppo}}}}
+  actor_infer: {{model: policy, backend: hf, generate: {{max_response_tokens: 4}}}}
+{rewards}  advantage: {{estimator: grpo}}
+edges:
+  - data.train -> actor_infer.generate
+  - actor_infer.generate -> reward.score
+  - reward.score -> advantage.estimate
+  - advantage.estimate -> actor_train.update
+  - actor_train => actor_infer
+step: {{{step}}}
+run: {{steps: {steps}}}
+"""

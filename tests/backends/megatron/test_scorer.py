@@ -7,15 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from msgspec import structs
-from transformers import AutoModelForTokenClassification
 
-from flowrl.backends.text import Codec
 from flowrl.graph.graph import Kind
 from flowrl.graph.types import Field, Unit
 from tests.backends.ranks import forward, rank_of, sample_rows
-from tests.backends.tiny import make_tiny
+from tests.backends.tiny import make_scored, make_tiny
 from tests.backends.trainers.with_megatron import needs_megatron
 
 pytestmark = needs_megatron
@@ -28,13 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scalar_folder(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("scorers") / "scalar"
-    torch.manual_seed(3)
-    model = AutoModelForTokenClassification.from_pretrained(folder, num_labels=1)
-    torch.nn.init.normal_(model.score.weight)
-    model.save_pretrained(out)
-    Codec(folder).save(out)
-    return out
+    return make_scored(folder, tmp_path_factory.mktemp("scorers") / "scalar")
 
 
 def test_ref_log_probs(folder: Path) -> None:

@@ -19,7 +19,7 @@ from flowrl.graph.graph import Kind
 from flowrl.graph.params import CorrectionParams, EngineParams, KlParams, OptimizerParams
 from tests.backends.placed import at_its_place
 from tests.backends.ranks import forward, rank_of, sample_rows, update
-from tests.backends.tiny import make_tiny
+from tests.backends.tiny import make_scored, make_tiny
 from tests.backends.trainers.with_megatron import needs_megatron
 from tests.conftest import Told
 
@@ -40,13 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def scalar_folder(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a head of its own, not zero."""
-    out = tmp_path_factory.mktemp("trainers") / "scalar"
-    torch.manual_seed(3)
-    model = AutoModelForTokenClassification.from_pretrained(folder, num_labels=1)
-    torch.nn.init.normal_(model.score.weight)
-    model.save_pretrained(out)
-    Codec(folder).save(out)
-    return out
+    return make_scored(folder, tmp_path_factory.mktemp("trainers") / "scalar")
 
 
 @pytest.fixture

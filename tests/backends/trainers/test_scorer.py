@@ -8,13 +8,12 @@ from msgspec import structs
 from transformers import AutoModelForCausalLM, AutoModelForTokenClassification
 
 from flowrl.backends.contract import Call
-from flowrl.backends.text import Codec
 from flowrl.diag.diagnostic import FlowError
 from flowrl.graph.graph import Kind
 from flowrl.graph.params import ScoreParams
 from flowrl.graph.types import Field, Unit
 from tests.backends.ranks import call_of, forward, rank_of, sample_rows
-from tests.backends.tiny import make_tiny
+from tests.backends.tiny import make_scored, make_tiny
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def scalar_folder(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("scorers") / "scalar"
-    torch.manual_seed(3)
-    model = AutoModelForTokenClassification.from_pretrained(folder, num_labels=1)
-    torch.nn.init.normal_(model.score.weight)
-    model.save_pretrained(out)
-    Codec(folder).save(out)
-    return out
+    return make_scored(folder, tmp_path_factory.mktemp("scorers") / "scalar")
 
 
 def asking(top: int, **params: int) -> Call:
