@@ -112,7 +112,7 @@ def make_seeing(out: Path, small: Small, seed: int) -> None:
 
     tokenizer = byte_tokenizer(VISION_TOKENS)
     tokenizer.chat_template = SEEING_TEMPLATE
-    start, image, end, video = tokenizer.convert_tokens_to_ids(list(VISION_TOKENS))
+    start, image, end, video = (tokenizer.convert_tokens_to_ids(token) for token in VISION_TOKENS)
     width = small.hidden // small.heads
     text: dict[str, Any] = _sizes(small) | {
         "vocab_size": len(tokenizer),

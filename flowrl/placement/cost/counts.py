@@ -102,7 +102,7 @@ class Counts:
     def _validated(self, op: Op) -> Given | None:
         """What `assume` says of the prompts of a validation: at the op, at the call that makes its rows, or, of a data
         set, at a call that reads it alone."""
-        calls = [each.id for each in self.graph.ops if each.label and self._rows.data_sets(each) == {op.id}]
+        calls = [each.id for each in self.graph.ops if each.label and self._rows.data_sets(each) == frozenset((op.id,))]
         said = ((id, self.request.assume.get(id)) for id in (op.id, *sorted(self._rows.space(op)), *calls))
         found = ((id, each) for id, each in said if each is not None and each.prompts is not None)
         return next((Given(float(each.prompts or 0), f"prompts of {id}, {each.origin}") for id, each in found), None)
