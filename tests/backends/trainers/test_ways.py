@@ -109,7 +109,7 @@ def test_packed_rows_of_a_critic(folder: Path, tmp_path: Path) -> None:
     batch = sample_rows(7)
     one, two = (r.call(forward("values", micro_batch_tokens=30), batch).batch.ragged("values").values for r in ranks)
     assert one.any()
-    assert np.abs(one - two).max() < 2e-6
+    assert np.abs(one - two).max() < 1e-6 * np.abs(one).max()  # a few units in the last place of values up to 7
     losses = [r.call(update(loss="value", micro_batch_tokens=30), batch).metrics["loss"][0] for r in ranks]
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
