@@ -196,7 +196,7 @@ def test_profile_writes_what_was_measured_before_ctrl_c(
     printed = capsys.readouterr()
     assert "not measured, as FlowRL assumes: copies of memory, writes to disk" in printed.out
     assert max(map(len, printed.out.splitlines())) <= 100
-    assert "measuring  1/7  matrix products  left " in printed.err
+    assert "measuring  1/8  matrix products  left " in printed.err
     assert read_profile(Path("mine.toml").read_text()).device["cpu"]["train"] == 0.5
     assert call("plan", PPO, "--profile", "mine.toml") == 0
 
