@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.flowing.stand_ins import COMPARE, SCORE, stand_in
+from benchmarks.flowing.stand_ins import COMPARE, SCORE, stand_in, stand_in_judge
 from benchmarks.flowing.worlds import stand_in_worlds
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,6 +60,7 @@ def put(case: Case, folder: Path) -> Path:
             if file.is_file():
                 shutil.copy(file, folder)
         stand_in_worlds(folder / f"{case.name}.yaml")
+        stand_in_judge(folder / f"{case.name}.yaml")
         stand_in(folder / f"{case.name}.yaml")
         return folder / f"{case.name}.yaml"
     given = GIVES.get(case.name, GIVEN)

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import struct
+import threading
 import zlib
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +114,42 @@ def _value(column: str, number: int, *, is_prompt: bool) -> object:
     if column == "tests":
         return f"assert answer() == {number}"
     return f"{number} is {'wrong' if column == 'wrong' else 'right'}"
+
+
+def stand_in_judge(flow: Path) -> None:
+    """A model behind each endpoint that the flow names, on this host, until the process ends: it gives the score that
+    the share of lower-case letters earns."""
+    text = flow.read_text()
+    for url in re.findall(r'endpoint: "(https://[^"]+)"', text):
+        server = ThreadingHTTPServer(("127.0.0.1", 0), _Judge)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        text = text.replace(url, f"http://127.0.0.1:{server.server_port}/v1")
+    flow.write_text(text)
+
+
+class _Judge(BaseHTTPRequestHandler):
+    """Answers as the judges of the examples do."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._reply({"data": [{"id": "judge"}]})
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["messages"][-1]["content"]
+        answer = str(asked).rpartition("Answer:")[2].strip()
+        share = sum(letter.islower() for letter in answer) / max(1, len(answer))
+        self._reply({"choices": [{"message": {"role": "assistant", "content": f"Score: {10 * share:.2f}"}}]})
+
+    def _reply(self, content: object) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """The table is what is to be read."""
 
 
 def _screenshot(folder: Path, number: int) -> str:
