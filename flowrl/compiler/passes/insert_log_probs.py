@@ -13,7 +13,7 @@ from flowrl.graph.graph import EdgeKind, Graph, Input, Op
 from flowrl.graph.lag import on_policy
 from flowrl.graph.params import ForwardParams, UpdateParams
 from flowrl.graph.records import Records, records
-from flowrl.graph.signatures import LOSSES, OpSignature, op_signature
+from flowrl.graph.signatures import DENOISED, LOSSES, OpSignature, op_signature
 from flowrl.graph.types import Granularity
 
 SLOT = "old_log_probs"
@@ -120,7 +120,7 @@ def _new(graph: Graph, update: Op) -> Op:
     signature = op_signature(role.kind, "log_probs", None)
     assert signature is not None
     assert isinstance(update.params, UpdateParams)
-    names = ("tokens", "loss_mask", "latents", "sigmas", "images")
+    names = ("tokens", "loss_mask", *DENOISED, "images")
     source = _tokens(update)
     rollout = next((op for op in graph.ops if op.id == source), update)
     taken = {op.id for op in graph.ops}
