@@ -16,7 +16,7 @@ from torch import Tensor
 def noise_of_steps(sigmas: Tensor, eta: float) -> Tensor:
     """Standard deviation of the noise behind each of the states at `sigmas` [states]: eta sqrt(s - s') of a step from s
     to s'. 0 at the first state, which no step has made, and at the last one: there the noise is gone (s' = 0), and the
-    image is what the model takes the data to be (Xue et al. 2025, DanceGRPO, equation 8 and its code)."""
+    image is what the model takes the data to be (Xue et al. 2025, DanceGRPO, arXiv 2505.07818: its `flux_step`)."""
     noise = eta * (sigmas[:-1] - sigmas[1:]).clamp(min=0.0).sqrt()
     return torch.cat([noise.new_zeros(1), noise[:-1], noise.new_zeros(1)])
 
@@ -25,8 +25,8 @@ def step_mean(x: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor, no
     """Where a step goes without its noise: x + (s' - s) v + noise² / 2 · score.
 
     The score of x is -(x - (1 - s) x_data) / s², with x_data = x - s v: with it the noise that is added moves no
-    distribution on the way, so that samples are the flow's own (Xue et al. 2025, equations 7 and 8; Liu et al. 2025,
-    Flow-GRPO, equation 9, with another noise).
+    distribution on the way, so that samples are the flow's own (Xue et al. 2025, `flux_step`; Liu et al. 2025,
+    Flow-GRPO, arXiv 2505.05470, with another noise).
     """
     s, after, std = (_wide(each, x) for each in (sigma, next_sigma, noise))
     data = x - s * velocity

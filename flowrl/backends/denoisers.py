@@ -49,13 +49,13 @@ def load_transformer(folder: Path, dtype: torch.dtype) -> Any:
     """The part that is trained."""
     from diffusers import FluxTransformer2DModel
 
-    return FluxTransformer2DModel.from_pretrained(str(folder), subfolder="transformer", torch_dtype=dtype)
+    return FluxTransformer2DModel.from_pretrained(str(folder), subfolder="transformer", dtype=dtype)
 
 
 def load_pipeline(folder: Path, dtype: torch.dtype) -> Any:
     from diffusers import FluxPipeline
 
-    made: Any = FluxPipeline.from_pretrained(str(folder), torch_dtype=dtype)
+    made: Any = FluxPipeline.from_pretrained(str(folder), dtype=dtype)
     made.set_progress_bar_config(disable=True)
     return made
 

@@ -38,6 +38,16 @@ def test_mean_is_dance_grpos_own() -> None:
     torch.testing.assert_close(step_mean(x, velocity, *levels), expected)
 
 
+def test_mean_is_flow_grpos_own() -> None:
+    """`sde_step_with_logprob` of that paper's code, which gathers x and the velocity, with its noise a sqrt(s / (1 - s))."""
+    torch.manual_seed(0)
+    x, velocity, sigma, after = torch.randn(2, 3, 4, 4), torch.randn(2, 3, 4, 4), 0.7, 0.55
+    rate, change = 0.7 * math.sqrt(sigma / (1 - sigma)), after - sigma
+    of_x, of_velocity = 1 + rate**2 / (2 * sigma) * change, 1 + rate**2 * (1 - sigma) / (2 * sigma)
+    levels = [torch.full((2,), level) for level in (sigma, after, rate * math.sqrt(-change))]
+    torch.testing.assert_close(step_mean(x, velocity, *levels), x * of_x + velocity * of_velocity * change)
+
+
 def test_without_noise_a_step_is_eulers() -> None:
     x, velocity = torch.randn(2, 3), torch.randn(2, 3)
     levels = [torch.full((2,), level) for level in (0.5, 0.25, 0.0)]

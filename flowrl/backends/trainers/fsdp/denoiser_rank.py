@@ -90,7 +90,7 @@ class DenoiserRank(ModelRank):
 
     def chosen(self, call: Call, params: UpdateParams, batch: Batch) -> Batch:
         """With `action_share` of each sample's steps left in `loss_mask`, drawn by the sample's own numbers, others in
-        each step of the run (Xue et al. 2025, section 3.3: a random subset of the steps)."""
+        each step of the run (Xue et al. 2025, `timestep_fraction` of their code)."""
         if params.action_share is None:
             return batch
         mask = _matrix(batch.ragged("loss_mask"))
