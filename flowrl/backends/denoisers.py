@@ -7,6 +7,8 @@ sampler and the trainer both call `velocity`. Must not know batches, seeds or lo
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,15 +51,31 @@ def load_transformer(folder: Path, dtype: torch.dtype) -> Any:
     """The part that is trained."""
     from diffusers import FluxTransformer2DModel
 
-    return FluxTransformer2DModel.from_pretrained(str(folder), subfolder="transformer", dtype=dtype)
+    with _quiet():
+        return FluxTransformer2DModel.from_pretrained(str(folder), subfolder="transformer", dtype=dtype)
 
 
 def load_pipeline(folder: Path, dtype: torch.dtype) -> Any:
     from diffusers import FluxPipeline
 
-    made: Any = FluxPipeline.from_pretrained(str(folder), dtype=dtype)
+    with _quiet():
+        made: Any = FluxPipeline.from_pretrained(str(folder), dtype=dtype)
     made.set_progress_bar_config(disable=True)
     return made
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without bars, and without advice to install what only shortens loading."""
+    from diffusers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def tokens_of(latents: tuple[int, ...]) -> int:

@@ -39,7 +39,7 @@ def test_mean_is_dance_grpos_own() -> None:
 
 
 def test_mean_is_flow_grpos_own() -> None:
-    """`sde_step_with_logprob` of that paper's code, which gathers x and the velocity, with its noise a sqrt(s / (1 - s))."""
+    """`sde_step_with_logprob` of that paper's code, which gathers x and v, with its noise a sqrt(s / (1 - s))."""
     torch.manual_seed(0)
     x, velocity, sigma, after = torch.randn(2, 3, 4, 4), torch.randn(2, 3, 4, 4), 0.7, 0.55
     rate, change = 0.7 * math.sqrt(sigma / (1 - sigma)), after - sigma
