@@ -235,7 +235,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
     Unbuilt(
         "LoRA of a denoiser", "all its weights", models(lambda m: m.head == "denoiser" and m.lora is not None, "lora")
     ),
-    Unbuilt("this backend of a denoiser", "`fsdp`", _denoisers(lambda role: role.backend in ("megatron", "deepspeed"))),
     Unbuilt("this update of a denoiser", "`ppo`, `cispo` or `reinforce` with `token_mean`", _updates_of_denoisers),
     # data
     Unbuilt("images of this backend or head, or for a judge", "policies on `hf` and `fsdp`, `head: lm`", _blind),

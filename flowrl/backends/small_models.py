@@ -164,7 +164,7 @@ def make_denoiser(out: Path, seed: int) -> None:
     from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel
     from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
 
-    tokenizer = byte_tokenizer(())
+    tokenizer: Any = byte_tokenizer(())
     tokenizer.model_max_length = TEXT_TOKENS
     eos, pad, words = tokenizer.eos_token_id, tokenizer.pad_token_id, len(tokenizer)
     clip = CLIPTextConfig(
@@ -179,6 +179,17 @@ def make_denoiser(out: Path, seed: int) -> None:
         pad_token_id=pad,
     )
     t5 = T5Config(vocab_size=words, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    decoder: dict[str, Any] = {
+        "down_block_types": ("DownEncoderBlock2D",) * 3,
+        "up_block_types": ("UpDecoderBlock2D",) * 3,
+        "block_out_channels": (8, 8, 8),
+        "latent_channels": 4,
+        "norm_num_groups": 4,
+        "use_quant_conv": False,
+        "use_post_quant_conv": False,
+        "scaling_factor": 0.36,
+        "shift_factor": 0.12,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         transformer = FluxTransformer2DModel(
@@ -192,17 +203,7 @@ def make_denoiser(out: Path, seed: int) -> None:
             pooled_projection_dim=16,
             axes_dims_rope=(4, 6, 6),
         )
-        vae = AutoencoderKL(
-            down_block_types=("DownEncoderBlock2D",) * 3,
-            up_block_types=("UpDecoderBlock2D",) * 3,
-            block_out_channels=(8, 8, 8),
-            latent_channels=4,
-            norm_num_groups=4,
-            use_quant_conv=False,
-            use_post_quant_conv=False,
-            scaling_factor=0.36,
-            shift_factor=0.12,
-        )
+        vae = AutoencoderKL(**decoder)
         text, text_2 = CLIPTextModel(clip).eval(), T5EncoderModel(t5).eval()
     FluxPipeline(
         scheduler=FlowMatchEulerDiscreteScheduler(),

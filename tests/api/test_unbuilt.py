@@ -151,7 +151,6 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         (SHAPE, " {source: black-forest-labs/FLUX.1-dev, head: denoiser, lora: {rank: 4, alpha: 8}}"),
         *DENOISER[1:],
     ),
-    "this backend of a denoiser": (*DENOISER, ("backend: fsdp,", "backend: megatron,")),
     "this update of a denoiser": (*DENOISER, ("update: {loss: ppo}", "update: {loss: gspo}")),
     "images of this backend or head, or for a judge": (
         (SHAPE, " {source: Qwen/Qwen2.5-VL-3B-Instruct}"),

@@ -53,7 +53,7 @@ class DenoiseGenerator:
         check(setup.model, setup.model_folder)
         self._setup = setup
         self._dtype = torch_dtype(setup.model.dtype)
-        self._pipe = load_pipeline(setup.model_folder, self._dtype)
+        self._pipe: Any = load_pipeline(setup.model_folder, self._dtype)
         self._pipe.to(setup.device)
         self._pipe.transformer.eval().requires_grad_(False)
         self._version = 0

@@ -107,10 +107,10 @@ class DenoiserRank(ModelRank):
             picked = _matrix(batch.ragged(name))[rows, places + shift]
             return torch.from_numpy(np.asarray(picked, dtype=np.float32)).to(device)
 
-        pair = (torch.from_numpy(states[rows, places + shift]).to(device).float() for shift in (-1, 0))
+        before, after = (torch.from_numpy(states[rows, places + shift]).to(device).float() for shift in (-1, 0))
         said = (np.asarray(batch.columns[name])[rows] for name in ("text_states", "text_pooled"))
-        text = Text(*(torch.from_numpy(each).to(device).to(self.dtype) for each in said))
-        steps = Steps(*pair, at("sigmas", -1), at("sigmas"), at("step_noise"), text)
+        states_of, pooled = (torch.from_numpy(each).to(device).to(self.dtype) for each in said)
+        steps = Steps(before, after, at("sigmas", -1), at("sigmas"), at("step_noise"), Text(states_of, pooled))
         ones = torch.ones((len(rows), 1), dtype=torch.bool, device=device)
         return DenoiserBatch(
             rows=rows,
