@@ -9,11 +9,12 @@ from flowrl.compiler.edges import data_edges, state_edges
 from flowrl.compiler.frames import misaligned
 from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
 from flowrl.graph.algorithms import reachable
+from flowrl.graph.denoised import DENOISED
 from flowrl.graph.graph import EdgeKind, Graph, Input, Op
 from flowrl.graph.lag import on_policy
 from flowrl.graph.params import ForwardParams, UpdateParams
 from flowrl.graph.records import Records, records
-from flowrl.graph.signatures import DENOISED, LOSSES, OpSignature, op_signature
+from flowrl.graph.signatures import LOSSES, OpSignature, op_signature
 from flowrl.graph.types import Granularity
 
 SLOT = "old_log_probs"
