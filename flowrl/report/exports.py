@@ -7,10 +7,12 @@ from collections.abc import Iterable, Sequence
 
 from flowrl.plan.plan import Plan
 from flowrl.report.arrows import Arrow, GraphView, Node
+from flowrl.report.layers import layers
 from flowrl.report.view import StageView, plan_view
 
 _ODD = re.compile(r"[^A-Za-z0-9_]")
 _MERMAID = {"data": "-->", "weights": "==>", "interaction": "<-->"}
+_MOST_BESIDE = 5
 _DOT = {
     "data": "",
     "weights": "style=dashed, penwidth=2, constraint=false",
@@ -21,10 +23,20 @@ _DOT = {
 def render_mermaid(plan: Plan) -> str:
     """A flowchart: a box for each op within its pool; data, weights and interactions have arrows of their own."""
     stages = plan_view(plan).stages
-    lines = ["flowchart LR"]
+    first, *others = stages
+    lines = [f"flowchart {'TB' if others else _direction(first.graphs[-1])}"]
     for place, stage in enumerate(stages):
         lines += [f"  {line}" for line in _mermaid_stage(stage, f"s{place}" if len(stages) > 1 else "")]
+    lines += [f"  s{place} --> s{place + 1}" for place in range(len(stages) - 1)]
     return "\n".join(lines) + "\n"
+
+
+def _direction(graph: GraphView) -> str:
+    """Downwards, so that a page's column shows a long chain of ops at the size of its text; across where more ops go
+    on beside each other than such a column holds."""
+    arcs = [(arrow.source, arrow.target) for arrow in graph.arrows if arrow.kind != "weights"]
+    beside, _ = layers([node.id for node in graph.nodes], arcs)
+    return "TB" if max(map(len, beside), default=0) <= _MOST_BESIDE else "LR"
 
 
 def _mermaid_stage(stage: StageView, prefix: str) -> list[str]:
@@ -43,7 +55,8 @@ def _mermaid_stage(stage: StageView, prefix: str) -> list[str]:
     lines += [_mermaid_arrow(arrow, names) for arrow in _known(graph, names)]
     if not prefix:
         return lines
-    return [f'subgraph {prefix}["stage {_quoted(stage.name)}"]', *(f"  {line}" for line in lines), "end"]
+    head = [f'subgraph {prefix}["stage {_quoted(stage.name)}"]', f"  direction {_direction(graph)}"]
+    return [*head, *(f"  {line}" for line in lines), "end"]
 
 
 def _box(node: Node) -> str:

@@ -42,8 +42,6 @@ def _stage(stage: StagePlan, shown: StageView, several: bool) -> Iterator[str]:
     if several:
         yield from (f"#### Stage {_text(stage.name)}", "")
     yield from (*_table(("", ""), [(name, value) for name, value in shown.figures]), "")
-    if shown.bound:
-        yield from (f"The step is {_text(shown.bound)}.", "")
     rows = [row for pool in shown.pools for row in _where(pool)]
     yield from (*_table(("pool", "devices", "busy", "role", "backend", "layout"), rows), "")
     tight = tightest_by_device(stage.memory)

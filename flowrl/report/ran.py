@@ -18,7 +18,8 @@ def render_ran(report: Ran, width: int = 100, color: bool = False, ascii: bool =
     for stage in report.stages:
         lines += ["", *_stage(stage, width, len(report.stages) > 1)]
     lines += _curves(report, width)
-    follow = [f"flowrl report {report.folder} --format html", f"flowrl calibrate {report.folder}"]
+    resume = [f"flowrl resume {report.folder}"] if report.state == "interrupted" else []
+    follow = [*resume, f"flowrl report {report.folder} --format html", f"flowrl calibrate {report.folder}"]
     lines += ["", *joined([*follow, f"flowrl trace {report.folder}"], width, " " * 11, first=" next      ")]
     return finish([shorten(line, width) for line in lines], width, color, ascii)
 

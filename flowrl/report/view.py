@@ -191,7 +191,7 @@ def _stage(stage: StagePlan, passes: Sequence[tuple[str, Graph]], measured: RanS
 
 
 def _figures(stage: StagePlan) -> Iterator[tuple[str, str]]:
-    """Step, run, throughput, the tightest device."""
+    """Step, run, throughput, the tightest device, what the step waits for."""
     estimate = stage.estimate
     likely = f" ({seconds(estimate.low_seconds)} to {seconds(estimate.high_seconds)})" if estimate.high_seconds else ""
     yield "step", f"≈ {seconds(estimate.step_seconds)}{likely}"
@@ -205,6 +205,8 @@ def _figures(stage: StagePlan) -> Iterator[tuple[str, str]]:
     tightest = max(stage.memory, key=fullness, default=None)
     if tightest is not None:
         yield "tightest", f"{gib(tightest.peak_bytes)} of {gib(tightest.limit_bytes)} GiB in {tightest.phase}"
+    if bound := bound_by(stage):
+        yield "waits for", bound.removeprefix("bound by ")
 
 
 def _pool(stage: StagePlan, pool: Pool, measured: Mapping[str, RanRow]) -> PoolView:

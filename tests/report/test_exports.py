@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -33,8 +38,63 @@ def test_mermaid_has_the_arrows_of_the_graph(name: str) -> None:
     names = dict(re.findall(r"^ *(\w+)\[\"(.*?)(?: ×\d+)?(?:<br/>.*)?\"\]$", text, re.M))
     kinds = {"-->": "data", "==>": "weights", "<-->": "interaction"}
     found = re.findall(r"^ *(\w+) (-->|==>|<-->)(?:\|\"[^\"]*\"\|)? (\w+)$", text, re.M)
+    stages = [(f"s{place}", "-->", f"s{place + 1}") for place in range(len(plan.stages) - 1)]
+    assert [each for each in found if each in stages] == stages
+    found = [each for each in found if each not in stages]
     assert sorted((names[a], names[b], kinds[kind]) for a, kind, b in found) == _arrows(plan)
     assert text.count("subgraph ") == len(re.findall(r"^ *end$", text, re.M))
+
+
+def test_mermaid_draws_the_stages_downwards_in_their_order() -> None:
+    text = render_mermaid(plans.two_stages())
+    assert text.startswith("flowchart TB\n")
+    assert text.endswith("\n  s0 --> s1\n")
+    assert re.findall(r'subgraph (s\d)\["[^"]*"\]\n +direction TB', text) == ["s0", "s1"]
+
+
+@pytest.mark.parametrize(("make", "way"), [(plans.colocated, "TB"), (plans.crowded, "LR")])
+def test_mermaid_goes_across_only_where_many_ops_stand_beside_each_other(make: Callable[[], Plan], way: str) -> None:
+    assert render_mermaid(make()).startswith(f"flowchart {way}\n")
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_graphviz_draws_the_dot(name: str) -> None:
+    dot = shutil.which("dot")
+    if dot is None:
+        pytest.skip("Graphviz is not installed")
+    plan = replace(PLANS[name](), name=ODD)
+    drawn = subprocess.run([dot, "-Tsvg"], input=render_dot(plan), capture_output=True, text=True, check=True)
+    assert drawn.stderr == ""
+    assert drawn.stdout.count('class="node"') == sum(len(stage.graph.ops) for stage in plan.stages)
+
+
+MERMAID = os.environ.get("FLOWRL_MERMAID")
+"""The file mermaid.min.js of the npm package `mermaid`."""
+CHROMIUM = os.environ.get("FLOWRL_CHROMIUM") or shutil.which("chromium")
+
+
+@pytest.mark.skipif(
+    MERMAID is None or CHROMIUM is None, reason="FLOWRL_MERMAID names no mermaid.min.js, or no Chromium"
+)
+def test_mermaid_itself_draws_every_op_and_the_stages_below_each_other() -> None:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    assert MERMAID is not None
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.set_content("<div id='out'></div>")
+        page.add_script_tag(path=Path(MERMAID))
+        page.evaluate("mermaid.initialize({startOnLoad: false, securityLevel: 'strict'})")
+        for make in (*PLANS.values(), plans.crowded):
+            plan = make()
+            page.evaluate(
+                "async text => { out.innerHTML = (await mermaid.render('drawn', text)).svg }", render_mermaid(plan)
+            )
+            assert page.locator("#out g.node").count() == sum(len(stage.graph.ops) for stage in plan.stages)
+            if len(plan.stages) > 1:
+                tops = [page.locator(f"#out [id$='s{place}'].cluster").bounding_box()["y"] for place in range(2)]
+                assert tops == sorted(tops)
+        browser.close()
 
 
 @pytest.mark.parametrize("name", PLANS)
