@@ -20,7 +20,7 @@ FUNCTION_LINES = 80
 ROOM_LINES: Mapping[str, int] = {
     "flowrl/algos": 1600,
     "flowrl/api": 3300,
-    "flowrl/backends": 14500,
+    "flowrl/backends": 14900,
     "flowrl/cli": 1900,
     "flowrl/compiler": 7100,
     "flowrl/diag": 3400,

@@ -232,7 +232,8 @@ def _columns() -> str:
     told = """## Columns
 
 A value belongs to a token, a turn, a sample or a prompt. A coarse one is repeated for a finer reader; the other way is
-an error. A denoiser has `latents` and `sigmas` in place of `tokens`: its tokens are denoising steps.
+an error. A denoiser has `latents`, `sigmas` and `step_noise` in place of `tokens`: its tokens are denoising steps. What
+its text encoders said of the prompt stands in `text_states` and `text_pooled`.
 
 """
     return told + _table(("column", "of each", "type"), rows)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from flowrl.backends.trainers.megatron.plain import odd_keys
 from flowrl.diag.span import Span
 from flowrl.graph.graph import Edge, Kind, Model, Op, Role
-from flowrl.graph.params import EngineParams, FilterParams, ScoreParams
+from flowrl.graph.params import EngineParams, FilterParams, ScoreParams, UpdateParams
 from flowrl.graph.types import Unit
 from flowrl.plan.plan import Pool, RolePlacement, StagePlan
 from flowrl.program.sessions import sessions_that_go_on
@@ -97,6 +97,24 @@ def _blind(stage: StagePlan) -> Iterator[Place]:
             yield role.name, seeing[0].span
 
 
+def _denoisers(is_meant: Callable[[Role], bool]) -> Find:
+    def find(stage: StagePlan) -> Iterator[Place]:
+        for role in stage.graph.roles:
+            if role.model and stage.graph.model(role.model).head == "denoiser" and is_meant(role):
+                yield role.name, role.span
+
+    return find
+
+
+def _updates_of_denoisers(stage: StagePlan) -> Iterator[Place]:
+    """Those in which a sample's steps do not stand each for itself."""
+    own = {name for name, _ in _denoisers(lambda role: True)(stage)}
+    for op in (op for op in stage.graph.ops if op.role in own and isinstance(op.params, UpdateParams)):
+        assert isinstance(op.params, UpdateParams)
+        if op.params.aggregate != "token_mean" or op.params.loss not in ("ppo", "cispo", "reinforce"):
+            yield op.id, op.span
+
+
 def _gives_samples_only(op: Op) -> bool:
     """Whether a reward that scores whole samples is asked for rewards of their turns or tokens."""
     whole = isinstance(op.params, ScoreParams) and op.params.flavour in ("model", "judge", "sandbox")
@@ -123,7 +141,6 @@ UNBUILT: tuple[Unbuilt, ...] = (
         roles(lambda r: r.on_error != "abort" and r.kind not in (Kind.ENV, Kind.REWARD)),
     ),
     # engines
-    Unbuilt("`engine.gpu_bytes`", "functions on the host", engines(lambda e: e.gpu_bytes is not None)),
     Unbuilt(
         "pp or ep of a vLLM engine",
         "`tp`, and more engines (dp)",
@@ -214,7 +231,11 @@ UNBUILT: tuple[Unbuilt, ...] = (
         ),
     ),
     # models
-    Unbuilt("`head: denoiser`", "`lm`, `scalar`", models(lambda m: m.head == "denoiser", "head")),
+    Unbuilt("a scorer of a denoiser", "GRPO without a KL", _denoisers(lambda role: role.kind is Kind.SCORER)),
+    Unbuilt(
+        "LoRA of a denoiser", "all its weights", models(lambda m: m.head == "denoiser" and m.lora is not None, "lora")
+    ),
+    Unbuilt("this update of a denoiser", "`ppo`, `cispo` or `reinforce` with `token_mean`", _updates_of_denoisers),
     # data
     Unbuilt("images of this backend or head, or for a judge", "policies on `hf` and `fsdp`, `head: lm`", _blind),
     Unbuilt(

@@ -33,6 +33,8 @@ DTYPES: dict[str, torch.dtype] = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+INDEX = ("config.json", "model_index.json")
+"""What a folder with a model has: of a language model, of a pipeline with a denoiser."""
 _HUB_FILES = ["*.safetensors", "*.json", "*.txt", "*.jinja", "tokenizer.model"]
 
 
@@ -45,7 +47,7 @@ def materialise(model: Model, folder: Path, out: Path, seed: int) -> Path:
     if model.inline is not None:
         return _make_inline(model, model.inline, out, seed)
     local = folder / model.source
-    if (local / "config.json").is_file():
+    if any((local / name).is_file() for name in INDEX):
         return local
     return _from_hub(model, local)
 

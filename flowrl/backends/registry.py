@@ -26,6 +26,7 @@ BACKENDS: dict[tuple[Kind, str], str] = {
     (Kind.SCORER, "megatron"): "flowrl.backends.trainers.megatron.scorer:MegatronScorer",
     (Kind.GENERATOR, "hf"): "flowrl.backends.generators.hf:HfGenerator",
     (Kind.GENERATOR, "vllm"): "flowrl.backends.generators.vllm:VllmGenerator",
+    (Kind.GENERATOR, "diffusers"): "flowrl.backends.generators.denoise:DenoiseGenerator",
     (Kind.REWARD, "function"): "flowrl.backends.rewards.host:host_reward",
     (Kind.REWARD, "fsdp"): "flowrl.backends.rewards.model:ModelReward",
     (Kind.REWARD, "hf"): "flowrl.backends.rewards.host:asked_reward",
@@ -39,7 +40,7 @@ BACKENDS: dict[tuple[Kind, str], str] = {
 PLANNED: dict[Kind, tuple[str, ...]] = {
     Kind.TRAINER: ("deepspeed",),
     Kind.SCORER: ("deepspeed",),
-    Kind.GENERATOR: ("sglang", "tensorrt_llm", "deepspeed", "diffusers"),
+    Kind.GENERATOR: ("sglang", "tensorrt_llm", "deepspeed"),
     Kind.REWARD: ("megatron", "deepspeed"),
 }
 """Backends that the language names and nobody has built: FR0801, not FR0802."""

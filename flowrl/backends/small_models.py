@@ -28,6 +28,8 @@ KEPT = ("qwen2", "qwen3", "llama", "mistral")
 """Architectures that are shrunk as they are; another one becomes a qwen2, or with images a qwen2_5_vl."""
 TEMPLATE = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}assistant: "
 """Of a tokenizer that has none, so that messages can be prompts."""
+TEXT_TOKENS = 128
+"""That a small denoiser's text encoders take."""
 VISION_TOKENS = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>", "<|video_pad|>")
 SEEING_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {% if message['content'] is string %}{{ message['content'] }}"
@@ -62,6 +64,9 @@ class Made:
 def make_small(model: Model, folder: Path, small: Small, out: Path, seed: int) -> Made:
     """Make the folder `out`. `folder`: where the flow's relative paths start."""
     hf_logging.disable_progress_bar()
+    if model.head == "denoiser":
+        make_denoiser(out, sample_seed(seed, f"model.{model.name}", 0))
+        return Made("flux", "bytes")
     source = _here(model.source, folder)
     if small.sees:
         make_seeing(out, small, sample_seed(seed, f"model.{model.name}", 0))
@@ -151,6 +156,64 @@ def make_seeing(out: Path, small: Small, seed: int) -> None:
     tokenizer.save_pretrained(str(out))
     side = vision_side(config)
     Qwen2VLImageProcessorPil(min_pixels=(2 * side) ** 2, max_pixels=(3 * side) ** 2).save_pretrained(str(out))
+
+
+def make_denoiser(out: Path, seed: int) -> None:
+    """A folder with a FLUX pipeline of random weights: a block of each kind, text encoders of one layer, and a decoder
+    that makes four times four pixels of a latent."""
+    from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel
+    from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
+
+    tokenizer: Any = byte_tokenizer(())
+    tokenizer.model_max_length = TEXT_TOKENS
+    eos, pad, words = tokenizer.eos_token_id, tokenizer.pad_token_id, len(tokenizer)
+    clip = CLIPTextConfig(
+        vocab_size=words,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=TEXT_TOKENS,
+        eos_token_id=eos,
+        bos_token_id=eos,
+        pad_token_id=pad,
+    )
+    t5 = T5Config(vocab_size=words, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
+    decoder: dict[str, Any] = {
+        "down_block_types": ("DownEncoderBlock2D",) * 3,
+        "up_block_types": ("UpDecoderBlock2D",) * 3,
+        "block_out_channels": (8, 8, 8),
+        "latent_channels": 4,
+        "norm_num_groups": 4,
+        "use_quant_conv": False,
+        "use_post_quant_conv": False,
+        "scaling_factor": 0.36,
+        "shift_factor": 0.12,
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        transformer = FluxTransformer2DModel(
+            patch_size=1,
+            in_channels=16,
+            num_layers=1,
+            num_single_layers=1,
+            attention_head_dim=16,
+            num_attention_heads=2,
+            joint_attention_dim=16,
+            pooled_projection_dim=16,
+            axes_dims_rope=(4, 6, 6),
+        )
+        vae = AutoencoderKL(**decoder)
+        text, text_2 = CLIPTextModel(clip).eval(), T5EncoderModel(t5).eval()
+    FluxPipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(),
+        vae=vae,
+        text_encoder=text,
+        tokenizer=tokenizer,
+        text_encoder_2=text_2,
+        tokenizer_2=tokenizer,
+        transformer=transformer,
+    ).save_pretrained(str(out))
 
 
 def vision_side(config: Any) -> int:

@@ -47,6 +47,9 @@ FIELDS: dict[str, Field] = {
         ("transcript", Unit.SAMPLE, "json"),
         ("latents", Unit.TOKEN, "f16[C,H,W]"),
         ("sigmas", Unit.TOKEN, "f32"),
+        ("step_noise", Unit.TOKEN, "f32"),
+        ("text_states", Unit.SAMPLE, "f16[N,D]"),
+        ("text_pooled", Unit.SAMPLE, "f16[D]"),
     )
 }
 """Every column with a name of its own. A slot of the same name takes this dtype, at this unit or a coarser one."""
@@ -383,17 +386,6 @@ def scorer_writes(method: str, top_k: int | None) -> tuple[Field, ...]:
         Field(name="ref_top_tokens", unit=Unit.TOKEN, dtype=f"i32[{top_k}]"),
     )
     return signature.writes + top
-
-
-def denoiser_reads(inputs: Sequence[Input]) -> tuple[Input, ...]:
-    """The same inputs for a denoiser, whose actions are latents and sigmas in place of tokens."""
-    return tuple(j for i in inputs for j in (_reads("latents", "sigmas") if i.slot == "tokens" else (i,)))
-
-
-def denoiser_writes(fields: Sequence[Field]) -> tuple[Field, ...]:
-    """The same columns for a denoiser; its response is an image."""
-    renamed = (msgspec.structs.replace(f, dtype="image") if f.name == "response" else f for f in fields)
-    return tuple(g for f in renamed for g in (_writes("latents", "sigmas") if f.name == "tokens" else (f,)))
 
 
 def _unique(names: Sequence[str]) -> tuple[Input, ...]:

@@ -35,6 +35,8 @@ PROMPTS, SAMPLES, VALIDATED = 8, 4, 8
 PROMPT_TOKENS, RESPONSE_TOKENS = 128, 32
 EPISODE_TOKENS, TURN_TOKENS, TURNS = 512, 8, 3
 """Of a generator that plays with an environment: of an episode, of a turn, and turns of an agent."""
+DENOISE_STEPS, SIDE_PIXELS = 6, 32
+"""Of a denoiser."""
 NODE = "node0"
 
 
@@ -173,6 +175,8 @@ class _Stage:
         if role.model is None:
             return role.backend
         asks = any(op.role == role.name and isinstance(op.params, AskParams) for op in self._stage.graph.ops)
+        if role.kind is Kind.GENERATOR and self._stage.graph.model(role.model).head == "denoiser":
+            return role.backend
         if role.kind is Kind.GENERATOR or asks:
             return self._small.engine
         return FSDP if role.kind in (Kind.TRAINER, Kind.SCORER, Kind.REWARD) else backend_of(role)
@@ -223,7 +227,17 @@ class _Stage:
             if (limit := getattr(params, name)) is not None or talks
         }
         samples = min(params.samples_per_prompt, SAMPLES)
-        return replace(params, max_response_tokens=tokens, samples_per_prompt=samples, extra={}, **limits)
+        extra = self._denoised(op, params.extra)
+        return replace(params, max_response_tokens=tokens, samples_per_prompt=samples, extra=extra, **limits)
+
+    def _denoised(self, op: Op, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """Of a denoiser fewer steps of smaller images; what a package declares is left out."""
+        kept = {key: value for key, value in extra.items() if key in ("eta", "noise_per")}
+        bounds = {"denoise_steps": DENOISE_STEPS, "height": SIDE_PIXELS, "width": SIDE_PIXELS}
+        for key in (key for key in bounds if key in extra):
+            kept[key] = min(extra[key], bounds[key])
+            self._changes.shrunk(f"{op.id}.{key}", extra[key], kept[key])
+        return kept
 
     def _edge(self, edge: Edge) -> Edge:
         """Weights travel through this machine's memory, whatever the plan's devices have."""

@@ -128,8 +128,10 @@ def _versions(rows: Batch, place: int) -> Line:
 
 
 def _cell(column: Column | None, place: int) -> object:
-    """One value for JSON; a ragged one (rewards of turns or tokens) is its sum already."""
+    """One value for JSON; a ragged one (rewards of turns or tokens) is its sum already, an image is its size."""
     if column is None or isinstance(column, Ragged):
         return None
     value = column[place]
+    if isinstance(size := getattr(value, "size", None), tuple):
+        return f"image of {size[0]} x {size[1]}"
     return value.item() if isinstance(value, np.generic) else value

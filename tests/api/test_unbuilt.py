@@ -66,6 +66,14 @@ def elsewhere(key: str) -> tuple[Edit, ...]:
     )
 
 
+DENOISER = (
+    (SHAPE, " {source: black-forest-labs/FLUX.1-dev, head: denoiser}"),
+    (
+        "backend: hf, generate: {max_response_tokens: 16}",
+        "backend: diffusers, generate: {height: 256, width: 256, eta: 0.3}",
+    ),
+    GPUS,
+)
 EDITS: dict[str, tuple[Edit, ...]] = {
     "rewards of a turn or token that no function gives": (
         (
@@ -75,7 +83,6 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         ("estimator: grpo", "estimator: reinforce"),
     ),
     "`on_error` of this kind of role": (("estimator: grpo", "estimator: grpo, on_error: drop"),),
-    "`engine.gpu_bytes`": ((REWARD, REWARD.replace("}", ", engine: {gpu_bytes: 1000}}")),),
     "pp or ep of a vLLM engine": (
         *ENGINE,
         ("gpus_per_node: 3", "gpus_per_node: 4"),
@@ -131,11 +138,20 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         ("backend: fsdp,", "backend: megatron,"),
         ("max_positions: 96}", "max_positions: 96}\n    lora: {rank: 4, alpha: 8}"),
     ),
-    "`head: denoiser`": (
-        (SHAPE, " {source: black-forest-labs/FLUX.1-dev, head: denoiser}"),
-        ("backend: hf, generate: {max_response_tokens: 16}", "backend: diffusers, generate: {height: 256, width: 256}"),
-        GPUS,
+    "a scorer of a denoiser": (
+        *DENOISER,
+        ("estimator: grpo", "estimator: grpo, kl: {coef: 0.1, form: k1}"),
+        ("  advantage:", "  reference: {model: policy, backend: fsdp}\n  advantage:"),
+        (
+            SYNC,
+            f"- actor_infer.generate -> reference.log_probs\n  - reference.log_probs -> advantage.estimate\n  {SYNC}",
+        ),
     ),
+    "LoRA of a denoiser": (
+        (SHAPE, " {source: black-forest-labs/FLUX.1-dev, head: denoiser, lora: {rank: 4, alpha: 8}}"),
+        *DENOISER[1:],
+    ),
+    "this update of a denoiser": (*DENOISER, ("update: {loss: ppo}", "update: {loss: gspo}")),
     "images of this backend or head, or for a judge": (
         (SHAPE, " {source: Qwen/Qwen2.5-VL-3B-Instruct}"),
         ("backend: hf", "backend: vllm"),

@@ -227,7 +227,8 @@ def test_what_fails_is_told_at_the_flows_place(plan: Plan, folder: Path, tmp_pat
 
 def test_what_run_cannot_do_is_refused(plan: Plan, tmp_path: Path) -> None:
     (stage,) = plan.stages
-    models = tuple(structs.replace(model, head="denoiser") for model in stage.graph.models)
+    denoiser = {"head": "denoiser", "lora": {"rank": 4, "alpha": 8}}
+    models = tuple(structs.replace(model, **denoiser) for model in stage.graph.models)
     stage = structs.replace(stage, graph=structs.replace(stage.graph, models=models))
     with pytest.raises(FlowError) as caught:
         rehearse(structs.replace(plan, stages=(stage,)), options(tmp_path))

@@ -16,7 +16,7 @@ from flowrl.compiler.lower.user_files import check_env, check_template
 from flowrl.compiler.lower.user_functions import inputs_of, signature_of
 from flowrl.diag.diagnostic import Diagnostic
 from flowrl.diag.span import Span
-from flowrl.graph import signatures
+from flowrl.graph import denoised, signatures
 from flowrl.graph.algorithms import backward, reachable
 from flowrl.graph.graph import Edge, EdgeKind, Input, Kind, Op
 from flowrl.graph.judges import ANSWERS, is_inner, reads_answers
@@ -52,7 +52,7 @@ def lower_op(stage: Stage, site: CallSite) -> Op | None:
     if op is None:
         return None
     if head_of(stage, role) == "denoiser":
-        inputs, outputs = signatures.denoiser_reads(op.inputs), signatures.denoiser_writes(op.outputs)
+        inputs, outputs = denoised.denoiser_reads(op.inputs), denoised.denoiser_writes(op.outputs)
         op = replace(op, inputs=inputs, outputs=outputs)
     if _looks(role, op):
         op = replace(op, inputs=(*op.inputs, _IMAGES))

@@ -9,6 +9,7 @@ from flowrl.compiler.edges import data_edges, state_edges
 from flowrl.compiler.frames import misaligned
 from flowrl.diag.diagnostic import Diagnostic, FlowError, diagnose
 from flowrl.graph.algorithms import reachable
+from flowrl.graph.denoised import DENOISED
 from flowrl.graph.graph import EdgeKind, Graph, Input, Op
 from flowrl.graph.lag import on_policy
 from flowrl.graph.params import ForwardParams, UpdateParams
@@ -120,7 +121,7 @@ def _new(graph: Graph, update: Op) -> Op:
     signature = op_signature(role.kind, "log_probs", None)
     assert signature is not None
     assert isinstance(update.params, UpdateParams)
-    names = ("tokens", "loss_mask", "latents", "sigmas", "images")
+    names = ("tokens", "loss_mask", *DENOISED, "images")
     source = _tokens(update)
     rollout = next((op for op in graph.ops if op.id == source), update)
     taken = {op.id for op in graph.ops}

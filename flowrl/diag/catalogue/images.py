@@ -30,4 +30,11 @@ CODES: tuple[Code, ...] = (
         why="`on_long: truncate` keeps the end of a prompt, and a part of an image's tokens is no image",
         help="raise `max_prompt_tokens`, make the images smaller, or write `on_long: drop`",
     ),
+    Code(
+        id="FR0869",
+        headline="denoiser of an unknown kind",
+        label="model `{model}`: {reason}",
+        why="a denoiser is a folder as `diffusers` saves a pipeline: transformer, scheduler, text encoders and decoder",
+        help="use a pipeline of the class {known}",
+    ),
 )

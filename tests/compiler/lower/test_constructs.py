@@ -343,6 +343,9 @@ def test_a_denoiser_has_latents_and_sigmas_for_tokens(folder: Path) -> None:
     assert inputs(graph, "actor_train.log_probs") == {
         "latents": f"{GEN}.latents",
         "sigmas": f"{GEN}.sigmas",
+        "step_noise": f"{GEN}.step_noise",
+        "text_states": f"{GEN}.text_states",
+        "text_pooled": f"{GEN}.text_pooled",
         "loss_mask": f"{GEN}.loss_mask",
         "rollout_log_probs": f"{GEN}.rollout_log_probs",
     }

@@ -41,9 +41,7 @@ def save(folder: Path, rank: ModelRank, optimizer: torch.optim.Optimizer) -> Non
     }
     (folder / f"{name}.json").write_text(json.dumps(index, indent=1), encoding="utf-8")
     if rank.setup.rank == 0:
-        config: Any = rank.module.config
-        architecture = type(rank.module).__name__.removeprefix("FSDP")
-        facts = json.loads(config.to_json_string(use_diff=True)) | {"architectures": [architecture]}
+        facts = _config(rank.module)
         (folder / "config.json").write_text(json.dumps(facts, indent=2), encoding="utf-8")
 
 
@@ -107,6 +105,14 @@ def _entry(key: str, part: Part, tp: int) -> dict[str, Any]:
     width = int(np.prod(part.shape[1:]))
     first, last = part.columns or (0, width)
     return entry | {"boxes": [[part.start, part.stop - part.start, first, last - first, key]]}
+
+
+def _config(module: Any) -> dict[str, Any]:
+    """What the model's config.json says, in the words of the library that it is of."""
+    architecture = type(module).__name__.removeprefix("FSDP")
+    if not hasattr(module.config, "to_json_string"):  # a denoiser's
+        return json.loads(module.to_json_string()) | {"_class_name": architecture}
+    return json.loads(module.config.to_json_string(use_diff=True)) | {"architectures": [architecture]}
 
 
 def _stored_of(stored: Stored, key: str, part: Part) -> Tensor:

@@ -19,6 +19,8 @@ from flowrl.backends.trainers.fsdp.stored import Adapted, Trained, Weights
 
 FILE_BYTES = 4 * 2**30
 """Most bytes of one weight file."""
+PIPELINE, DENOISER = "model_index.json", "transformer"
+"""What a denoiser's folder has, and its part that is trained."""
 
 
 def export_checkpoint(
@@ -30,6 +32,8 @@ def export_checkpoint(
     tokenizer is copied; where adapters were trained they are merged into its weights. `dtype` is that of the weights
     (None: the model's). Raises FlowError FR0831 if the checkpoint is not whole, or has adapters of another model.
     """
+    if (model_folder / PIPELINE).is_file():
+        return _export_denoiser(checkpoint_folder, model_folder, out, dtype, file_bytes)
     stored = Stored(checkpoint_folder)
     kind = dtype or stored.dtype
     out.mkdir(parents=True, exist_ok=True)
@@ -43,24 +47,43 @@ def export_checkpoint(
     return out
 
 
+def _export_denoiser(
+    checkpoint_folder: Path, model_folder: Path, out: Path, dtype: str | None, file_bytes: int
+) -> Path:
+    """A pipeline as `diffusers` loads it: everything as it was but the transformer."""
+    stored = Stored(checkpoint_folder)
+    shutil.copytree(
+        model_folder,
+        out,
+        dirs_exist_ok=True,
+        ignore=lambda folder, _: [DENOISER] if Path(folder) == model_folder else [],
+    )
+    own = out / DENOISER
+    own.mkdir(exist_ok=True)
+    shutil.copyfile(checkpoint_folder / "config.json", own / "config.json")
+    stem = "diffusion_pytorch_model"
+    _write_weights(Trained(stored), getattr(torch, dtype or stored.dtype), own, file_bytes, stem)
+    return out
+
+
 def _is_replaced(name: str) -> bool:
     """Weights, in whatever format, and what names them; the config is written anew."""
     return name == "config.json" or ".safetensors" in name or name.endswith((".bin", ".bin.index.json", ".pt", ".gguf"))
 
 
-def _write_weights(weights: Weights, dtype: torch.dtype, out: Path, file_bytes: int) -> None:
+def _write_weights(weights: Weights, dtype: torch.dtype, out: Path, file_bytes: int, stem: str = "model") -> None:
     groups = _groups(weights, dtype, file_bytes)
     if len(groups) == 1:
-        save_file(dict(_tensors(weights, groups[0], dtype)), out / "model.safetensors", metadata={"format": "pt"})
+        save_file(dict(_tensors(weights, groups[0], dtype)), out / f"{stem}.safetensors", metadata={"format": "pt"})
         return
     places: dict[str, str] = {}
     for number, names in enumerate(groups, start=1):
-        file = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        file = f"{stem}-{number:05d}-of-{len(groups):05d}.safetensors"
         save_file(dict(_tensors(weights, names, dtype)), out / file, metadata={"format": "pt"})
         places |= dict.fromkeys(names, file)
     size = sum(_nbytes(weights, name, dtype) for name in places)
     index = {"metadata": {"total_size": size}, "weight_map": places}
-    (out / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
+    (out / f"{stem}.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
 
 
 def _groups(weights: Weights, dtype: torch.dtype, file_bytes: int) -> list[list[str]]:

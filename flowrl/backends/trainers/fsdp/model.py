@@ -21,6 +21,7 @@ from transformers import AutoModelForTokenClassification
 from transformers.utils import logging as hf_logging
 
 from flowrl.backends.contract import RankSetup
+from flowrl.backends.denoisers import check, load_transformer
 from flowrl.backends.lora import adapt
 from flowrl.backends.models import load_lm, torch_dtype
 from flowrl.backends.trainers.fsdp.group import mesh_of, shard_mesh
@@ -118,8 +119,13 @@ def _load(setup: RankSetup, head: str, dtype: torch.dtype) -> nn.Module:
     if head == "lm":
         assert setup.model_folder is not None
         return load_lm(setup.model_folder, **arguments)
+    if head == "denoiser":
+        assert setup.model is not None
+        assert setup.model_folder is not None
+        check(setup.model, setup.model_folder)
+        return load_transformer(setup.model_folder, dtype)
     if head != "scalar":
-        raise FlowError(diagnose("FR0801", setup.role.span, what=f"`head: {head}`", known="`lm`, `scalar`"))
+        raise FlowError(diagnose("FR0801", setup.role.span, what=f"`head: {head}`", known="`lm`, `scalar`, `denoiser`"))
     before = hf_logging.get_verbosity()
     hf_logging.set_verbosity_error()  # the head is expected to be missing
     try:
@@ -160,6 +166,9 @@ def _ready(module: Any, recompute: str) -> None:
     module.train(recompute != "none")
     if recompute == "none":
         return
+    if hasattr(module, "enable_gradient_checkpointing"):
+        module.enable_gradient_checkpointing()
+        return
     keeping = {"context_fn": _keeping_products} if recompute == "selective" else {}
     module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False, **keeping})
 
@@ -196,7 +205,9 @@ def _shard(module: Any, setup: RankSetup, mesh: DeviceMesh, dtype: torch.dtype) 
 
 
 def _layers(module: Any) -> list[nn.Module]:
-    """The decoder layers: the list with as many modules as the config says."""
+    """The decoder layers: the list with as many modules as the config says; of a denoiser its blocks of both kinds."""
+    if hasattr(module, "single_transformer_blocks"):
+        return [*module.transformer_blocks, *module.single_transformer_blocks]
     count = module.config.get_text_config().num_hidden_layers
     # An encoder of images may have as many layers.
     lists = [part for part in module.get_decoder().modules() if isinstance(part, nn.ModuleList) and len(part) == count]

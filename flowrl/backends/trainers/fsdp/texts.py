@@ -20,7 +20,7 @@ class Texts:
 
     def with_tokens(self, call: Call, batch: Batch) -> Batch:
         """`batch`, or what `tokenised` makes of it if it has responses as text alone."""
-        if "response" not in batch.columns or "tokens" in batch.columns:
+        if "response" not in batch.columns or "tokens" in batch.columns or "latents" in batch.columns:
             return batch
         if self._codec is None:
             assert self._setup.model_folder is not None

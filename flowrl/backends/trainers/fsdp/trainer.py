@@ -11,6 +11,7 @@ from flowrl.backends.batch import Batch, Column
 from flowrl.backends.contract import Bytes, Call, RankSetup, Result, TensorSpec
 from flowrl.backends.trainers.fsdp import adapters as sent
 from flowrl.backends.trainers.fsdp import checkpoint
+from flowrl.backends.trainers.fsdp.denoiser_rank import DenoiserRank
 from flowrl.backends.trainers.fsdp.model_rank import ModelRank, difference_metrics, token_mean
 from flowrl.backends.trainers.fsdp.optimizer import learning_rate, make_optimizer
 from flowrl.backends.trainers.fsdp.texts import Texts
@@ -24,7 +25,8 @@ class FsdpTrainer:
 
     def __init__(self, setup: RankSetup) -> None:
         self._setup = setup
-        self._rank = ModelRank(setup)
+        is_denoiser = setup.model is not None and setup.model.head == "denoiser"
+        self._rank = DenoiserRank(setup) if is_denoiser else ModelRank(setup)
         self._optimizer_params = setup.role.optimizer or OptimizerParams()
         self._optimizer = make_optimizer(self._optimizer_params, self._rank.trained(), setup.role.span)
         self._texts = Texts(setup)
@@ -90,6 +92,8 @@ class FsdpTrainer:
         return Result(told, metrics)
 
     def _update(self, call: Call, params: UpdateParams, batch: Batch) -> Result:
+        if isinstance(self._rank, DenoiserRank):
+            batch = self._rank.chosen(call, params, batch)
         rate = learning_rate(self._optimizer_params, call.step, self._setup.steps)
         return Result(None, update(self._rank, self._optimizer, rate, call, params, batch))
 
