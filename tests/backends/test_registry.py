@@ -45,7 +45,7 @@ def test_third_parties_join_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> N
     point = EntryPoint(name="generator.mine", value="pathlib:Path", group=registry.ENTRY_POINTS)
     monkeypatch.setattr(registry, "entry_points", lambda group: [point])
     assert registry.locate(role(Kind.GENERATOR, "mine")) == "pathlib:Path"
-    assert registry.built(Kind.GENERATOR) == {"hf", "vllm", "mine"}
+    assert registry.built(Kind.GENERATOR) == {"diffusers", "hf", "vllm", "mine"}
 
 
 def test_every_row_is_a_file() -> None:

@@ -21,11 +21,11 @@ from flowrl.execution.contract import Firing
 from flowrl.plan.plan import Plan, StagePlan
 from flowrl.program.program import InstructionKind
 from flowrl.runtime.faults import failure
-from flowrl.runtime.launchers import ray as launcher
 from flowrl.runtime.launchers import ray_cluster, ray_waits
 from flowrl.runtime.launchers.contract import Completion, Work
 from flowrl.runtime.launchers.ray import RayLauncher
 from flowrl.runtime.launchers.ray_actor import Outcome
+from flowrl.runtime.launchers.ray_flights import Flight
 from flowrl.runtime.launchers.ray_waits import Waits
 from flowrl.runtime.launchers.ray_weights import Ranks, WeightEdges
 from flowrl.runtime.weights import SharedBuffer
@@ -119,7 +119,7 @@ def test_a_process_that_dies_at_work(ray: StandIn, told: Told) -> None:
 
     ray.get = get  # type: ignore[attr-defined]
     work = Work(_firing(stage, InstructionKind.RUN, "actor_train"))
-    made._flights = {"reference": launcher._Flight(work, {"reference": 1})}
+    made._flights = {"reference": Flight(work, {"reference": 1})}
     (done,) = made.poll(1.0)
     told(failure(stage, done, Path("runs/ppo")), "FR0955", texts=TEXTS)
 
