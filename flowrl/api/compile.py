@@ -74,12 +74,12 @@ def check_spec(spec: FlowSpec) -> Checked:
 
 
 def check_as_planned(spec: FlowSpec, cluster: str | None = None) -> Checked:
-    """`check_spec` and, if every stage has a graph, what a plan would tell besides: whether it fits. How long a step
-    takes is left to the plan."""
+    """`check_spec` and, if every stage has a graph, what a plan would tell besides: whether it fits. Which placement is
+    the best, how long its step takes and which warnings it alone has are left to the plan."""
     checked = check_spec(spec)
     if len(checked.graphs) < len(spec.stages):
         return checked
-    _, placed = placed_stages(spec, checked, cluster)
+    _, placed = placed_stages(spec, checked, cluster, any_that_fits=True)
     told = [diagnostic for each in placed for diagnostic in each.placement.diagnostics]
     return Checked(checked.graphs, _once([*checked.diagnostics, *told], spec))
 
@@ -154,16 +154,26 @@ def placed_stages(
     cluster: str | Cluster | None,
     profile: Profile | None = None,
     objective: str | None = None,
+    *,
+    any_that_fits: bool = False,
 ) -> tuple[Cluster, list[Placed]]:
-    """The machine, and every stage placed on it."""
+    """The machine, and every stage placed on it: as well as can be, or so that it fits."""
     try:
         machine = cluster_of(spec, cluster)
-        return machine, _place(spec, checked, machine, profile or PROFILE, objective)
+        return machine, _place(spec, checked, machine, profile or PROFILE, objective, any_that_fits=any_that_fits)
     except FlowError as error:
         raise FlowError(with_sources(spec, error.diagnostics)) from None
 
 
-def _place(spec: FlowSpec, checked: Checked, cluster: Cluster, profile: Profile, objective: str | None) -> list[Placed]:
+def _place(
+    spec: FlowSpec,
+    checked: Checked,
+    cluster: Cluster,
+    profile: Profile,
+    objective: str | None,
+    *,
+    any_that_fits: bool,
+) -> list[Placed]:
     """Every stage in turn: models of later ones may be what earlier ones hand on."""
     placed: list[Placed] = []
     earlier: dict[str, ModelShape] = {}
@@ -174,7 +184,7 @@ def _place(spec: FlowSpec, checked: Checked, cluster: Cluster, profile: Profile,
         request = request if objective is None else replace(request, objective=objective, objective_span=None)
         run = lower_stage_run(spec, index)
         in_parts = step_in_parts(graph, run, shapes, request, cluster)
-        placement = place(graph, cluster, request, shapes, in_parts)
+        placement = place(graph, cluster, request, shapes, in_parts, any_that_fits=any_that_fits)
         program, placement = emit_stage(graph, placement, run, shapes, request, cluster)
         placed.append(Placed(graph, shapes, request, placement, run, program))
     return placed

@@ -21,7 +21,7 @@ from flowrl.placement.cost.workload import Workload
 from flowrl.placement.decisions import decide
 from flowrl.placement.infeasible import explain
 from flowrl.placement.memory.pool import memory
-from flowrl.placement.request import Placement, PlacementRequest
+from flowrl.placement.request import Mode, Placement, PlacementRequest
 from flowrl.placement.search import StepInParts, search
 
 
@@ -31,22 +31,28 @@ def place(
     request: PlacementRequest,
     shapes: Mapping[str, ModelShape],
     in_parts: StepInParts | None = None,
+    *,
+    any_that_fits: bool = False,
 ) -> Placement:
     """Pools, decisions and memory of one stage. Deterministic. `in_parts`: seconds of a step of a flow whose generation
-    may be handed on in parts, by which the best few ways are compared once more.
+    may be handed on in parts, by which the best few ways are compared once more. `any_that_fits`: the first that is
+    found, not the best, of which nothing is said that another might not have; pools that the flow writes are still
+    laid out as well as they can be.
 
     Raises FlowError for a request that no sizes can meet (FR04 and FR05, as `check_request` and `search` say). One that
     does not fit in memory comes back with FR0501 in `diagnostics`.
     """
-    found = search(graph, cluster, request, shapes, in_parts=in_parts)
+    any_that_fits = any_that_fits and request.mode is not Mode.POOLS
+    found = search(graph, cluster, request, shapes, in_parts=in_parts, any_that_fits=any_that_fits)
     pools = found.best.laid.pools
     broken = tuple(unreachable(graph, cluster, pools))
     if broken:
         raise FlowError(broken)
-    decisions = decide(graph, cluster, request, found)
+    is_any = any_that_fits and found.best.usable
+    decisions = () if is_any else decide(graph, cluster, request, found)
     needed = memory(graph, pools, shapes, cluster, request=request, decisions=decisions)
     work = Workload(graph, shapes, request)
-    told = (*warn_positions(work), *warn_rows(graph, work, pools))
+    told = (*warn_positions(work), *(() if is_any else warn_rows(graph, work, pools)))
     placement = Placement(pools=pools, decisions=decisions, memory=needed, diagnostics=told, search=found.report)
     if found.best.laid.fits:
         return placement

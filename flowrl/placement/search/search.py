@@ -72,13 +72,16 @@ def search(
     choices: Choices | None = None,
     near: bool = True,
     in_parts: StepInParts | None = None,
+    any_that_fits: bool = False,
 ) -> Found:
     """The best candidate and those of other ways of pools; on the pools of `only`, if it is given, and among `choices`
     of the roles. Where nothing fits, `best` is what is nearest to it; without `near` that is not looked for, and
     FlowError raised. With `in_parts` the best ways are compared once more by it (in_parts.py), and the best of them is
-    taken. Raises FlowError as `place` says."""
+    taken. `any_that_fits`: the first that are found, for whoever asks only whether there is one. Raises FlowError as
+    `place` says."""
     check_request(graph, cluster, request, shapes)
-    return _Search(graph, cluster, request, shapes, choices, near=near, in_parts=in_parts).run(only)
+    found = _Search(graph, cluster, request, shapes, choices, near=near, in_parts=in_parts, any_that_fits=any_that_fits)
+    return found.run(only)
 
 
 class _Search:
@@ -92,8 +95,9 @@ class _Search:
         *,
         near: bool = True,
         in_parts: StepInParts | None = None,
+        any_that_fits: bool = False,
     ) -> None:
-        self.in_parts = in_parts
+        self.in_parts, self.any_that_fits = in_parts, any_that_fits
         self.graph, self.cluster, self.request, self.shapes = graph, cluster, request, shapes
         self.work = Workload(graph, shapes, request)
         costs = RoleCosts(self.work, cluster)
@@ -116,6 +120,8 @@ class _Search:
         best = self.settler.best
         if best is None:
             best = self._nearest(only)
+        if self.any_that_fits and best.usable:
+            return Found(best, (best,), self._report(best), self.settler.stays.choices)
         whole, again = best, dict[str, Candidate]()
         if self.in_parts is not None and only is None and best.usable:
             again = compared(self.settler, self.cluster, self.in_parts)
@@ -136,6 +142,8 @@ class _Search:
             return
         for parts, sizes in familiar(self.ways):
             self.settler.settle_way(parts, sizes)
+            if self.any_that_fits and self.settler.best is not None and self.settler.best.usable:
+                return
         ground = self._ground()
         if ground.sizes and self.settler.a_host_may_do():
             branch = Branch(ground, self.settler.settle_seats, lambda: self.settler.score)
