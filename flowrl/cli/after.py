@@ -13,7 +13,7 @@ from flowrl.cli.options import output_options, page_options
 from flowrl.cli.voice import as_json, has_color, is_ascii, write
 
 
-@click.command(cls=FlowCommand)
+@click.command(cls=FlowCommand, short_help="Put a run beside its plan: times, and its metrics.")
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
 @page_options
 @click.pass_context
@@ -35,7 +35,7 @@ def report(context: click.Context, run_folder: Path, **_: object) -> None:
         voice.data(api.render_ran(found, voice.width, has_color(sys.stdout), is_ascii(sys.stdout)))
 
 
-@click.command(cls=FlowCommand)
+@click.command(cls=FlowCommand, short_help="Write what a run did when, for ui.perfetto.dev.")
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option(
     "-o",

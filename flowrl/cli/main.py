@@ -67,7 +67,7 @@ def flowrl(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-@flowrl.command()
+@flowrl.command(short_help="Write a commented flow that uses a preset.")
 @click.option("--preset", metavar="NAME", help="Preset that the flow starts from; without one, what there is.")
 @click.argument("target", metavar="[FILE|FOLDER]", type=click.Path(path_type=Path), default=Path())
 @output_options
@@ -168,7 +168,7 @@ def tell_result(voice: Voice, result: RunResult) -> None:
     voice.data(as_json(result_record(result)) if voice.json else result_line(result))
 
 
-@flowrl.command()
+@flowrl.command(short_help="Write a checkpoint of RUN as a Hugging Face folder.")
 @click.argument("checkpoint", metavar="RUN[@STEP]", callback=run_at_step)
 @click.option(
     "-o", "--output", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder to write."
@@ -188,7 +188,7 @@ def export(
     voice.data(as_json({"folder": str(written)}) if voice.json else f"wrote {written}")
 
 
-@flowrl.command()
+@flowrl.command(short_help="Print FILE with all that it includes worked in.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--origins", is_flag=True, help="Every value, also defaults, with a comment that says where it came from."
@@ -205,7 +205,7 @@ def expand(context: click.Context, file: Path, origins: bool, sets: tuple[str, .
     voice.data(as_json({"flow": text}) if voice.json else text)
 
 
-@flowrl.command()
+@flowrl.command(short_help="Draw the dataflow of FILE, or print its graph after a pass.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
     "--after", metavar="PASS", help="Print the graph's canonical text after this pass; `lowered`: before any."
@@ -230,7 +230,7 @@ def show(context: click.Context, file: Path, after: str | None, sets: tuple[str,
         voice.data(api.draw(graphs, spec.document.name, voice.width, has_color(sys.stdout), is_ascii(sys.stdout)))
 
 
-@flowrl.command()
+@flowrl.command(short_help="Open a number of a plan, or print what a code or key means.")
 @click.argument("words", metavar="CODE|KEY|PLAN [KEY]", nargs=-1, required=True)
 @from_option
 @cluster_option

@@ -47,7 +47,7 @@ def profile(context: click.Context, output: Path, quick: bool, **_: object) -> N
     context.exit(INTERRUPTED if measured.interrupted else 0)
 
 
-@click.command(cls=FlowCommand)
+@click.command(cls=FlowCommand, short_help="Refit a profile to a run, and print the error.")
 @click.argument("run_folder", metavar="RUN", type=click.Path(path_type=Path))
 @profile_option
 @profile_output

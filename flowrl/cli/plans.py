@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DIFFERS = 3
 
 
-@click.command(cls=FlowCommand)
+@click.command(cls=FlowCommand, short_help="Say what one plan changes of another, and what it saves.")
 @click.argument("before", metavar="PLAN|FILE", type=click.Path(path_type=Path))
 @click.argument("after", metavar="PLAN|FILE", type=click.Path(path_type=Path))
 @exit_code_option
@@ -49,7 +49,7 @@ def diff(
     context.exit(DIFFERS if exit_code and found.differs else 0)
 
 
-@click.command("why-not", cls=FlowCommand)
+@click.command("why-not", cls=FlowCommand, short_help="Say why a plan is not as QUESTION has it.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("question")
 @cluster_option

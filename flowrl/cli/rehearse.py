@@ -28,7 +28,7 @@ ENGINES = ("hf", "vllm")
 KINDS = {"replaced": "not what the plan says", "shrunk": "smaller than the plan says"}
 
 
-@click.command(cls=FlowCommand)
+@click.command(cls=FlowCommand, short_help="Run the plan of FILE on this machine, made small.")
 @click.argument("file", metavar="FILE|PLAN", type=click.Path(path_type=Path))
 @click.option("--steps", type=click.IntRange(1, 100), default=2, show_default=True, help="Steps of each stage.")
 @click.option("--ranks", type=click.IntRange(1, 64), default=2, show_default=True, help="Most ranks of a role.")

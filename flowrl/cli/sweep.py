@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OBJECTIVES = ("step_time", "gpu_seconds", "price", "gpus")
 
 
-@click.command(cls=FlowCommand)
+@click.command(cls=FlowCommand, short_help="Plan FILE with every combination of these values.")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--gpus", multiple=True, metavar="N,…", help="Numbers of GPUs: 8,16,32; of a group of nodes GROUP=8,16.")
 @click.option("--gpu", multiple=True, metavar="NAME,…", help="Kinds of GPUs: H100-80G,H20; of a group GROUP=H20.")

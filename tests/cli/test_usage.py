@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from click.testing import CliRunner
 
 from flowrl.cli.main import flowrl, main
 from flowrl.diag.catalogue import CODES
@@ -92,3 +93,8 @@ def test_init_without_a_preset_lists_them_with_a_line_each(capsys: pytest.Captur
     assert list(told) == preset_names()
     assert told["dr_grpo"] == "GRPO without its two biases"
     assert max(map(len, rows)) <= 100
+
+
+def test_the_list_of_commands_cuts_none_off() -> None:
+    shown = CliRunner().invoke(flowrl, ["--help"], terminal_width=80)
+    assert not [line for line in shown.output.splitlines() if line.endswith("...")]
