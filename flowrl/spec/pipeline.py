@@ -38,6 +38,9 @@ _D = TypeVar("_D", FlowDocument, StageDocument)
 def load(path: str | FilePath, sets: Sequence[str] = ()) -> FlowSpec:
     """The flow of a YAML file. `sets` are `--set` flags. Raises FlowError (FR00, FR01)."""
     text = read_text(path)
+    if FilePath(path).suffix == ".py":
+        fix = Help(text=f"a flow built in Python plans itself: `flow.plan()` in {path}, or `flow.to_yaml()` for a file")
+        raise FlowError(diagnose("FR0015", Span(str(path), 1, 1, 1, 2), helps=(fix,), problem="the file is Python"))
     return loads(text, str(path), str(FilePath(path).parent), sets)
 
 

@@ -97,4 +97,4 @@ def test_init_without_a_preset_lists_them_with_a_line_each(capsys: pytest.Captur
 
 def test_the_list_of_commands_cuts_none_off() -> None:
     shown = CliRunner().invoke(flowrl, ["--help"], terminal_width=80)
-    assert not [line for line in shown.output.splitlines() if line.endswith("...")]
+    assert not [line for line in shown.output.splitlines() if line.startswith("  ") and line.endswith("...")]
