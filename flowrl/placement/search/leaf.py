@@ -25,7 +25,7 @@ MOST_LOOKED = 20_000
 """Bounds and choices that a search looks at before it stops and says how far it may be from the best."""
 LEAST_NODES = 1_000
 """Choices of a leaf that are looked at, however much was before."""
-USUAL_ROLES, USUAL_OPS = 5, 30
+USUAL_ROLES, USUAL_OPS = 10, 30
 """Of graphs with more of either a look takes longer, in proportion, and fewer are taken: the one rule for every number
 of looks. A look at a choice weighs its role against the others of its pool, and one at a box or a move all nodes of the
 event graph: with five roles either takes some 15 microseconds, with ten twice as long."""
@@ -61,9 +61,9 @@ class Leaves:
     hosts_bind: bool = False
     """Whether some choice was as good as the best but for memory of hosts: then it is looked at early."""
 
-    def looks(self, count: int) -> int:
-        """So many of `count` looks as take no longer than `count` of them in a usual graph."""
-        share = min(1.0, USUAL_ROLES / max(1, len(self.clock.roles)), USUAL_OPS / max(1, len(self.clock.blank)))
+    def looks(self, count: int, usual_roles: int = USUAL_ROLES) -> int:
+        """So many of `count` looks as take no longer than `count` of them in a graph of `usual_roles`."""
+        share = min(1.0, usual_roles / max(1, len(self.clock.roles)), USUAL_OPS / max(1, len(self.clock.blank)))
         return max(2 * len(self.clock.roles), round(count * share))
 
     def settle(

@@ -31,7 +31,7 @@ from flowrl.placement.search.climb import Climb
 from flowrl.placement.search.familiar import familiar
 from flowrl.placement.search.faults import nothing_left, refused, too_slow
 from flowrl.placement.search.in_parts import StepInParts, compared
-from flowrl.placement.search.leaf import MOST_LOOKED
+from flowrl.placement.search.leaf import MOST_LOOKED, USUAL_ROLES
 from flowrl.placement.search.nearby import Nearby
 from flowrl.placement.search.objective import objective_of
 from flowrl.placement.search.published import published
@@ -54,6 +54,8 @@ MOST_MOVED = 6_000
 FEW_DEVICES, MOST_MOVED_ON_FEW = 8, 2_000
 """On so few devices a look at a move takes three times as long as one of branch and bound, which proves most of them
 out by itself."""
+ROLES_ON_FEW = 5
+"""From so many roles on looks are fewer there."""
 WORTH_MOVING = 0.15
 """Of the best, what may be gained for all of them; where less may, in proportion fewer."""
 MOST_APART = 6
@@ -148,19 +150,24 @@ class _Search:
         if ground.sizes and self.settler.a_host_may_do():
             branch = Branch(ground, self.settler.settle_seats, lambda: self.settler.score)
             branch.start(ground.start())
-            looks = self.settler.leaves.looks
-            self.open_bound = branch.run(looks(MOST_LOOKED_FIRST))
+            self.open_bound = branch.run(self._looks(ground, MOST_LOOKED_FIRST))
             if self.open_bound < inf:
                 self._climb(ground)
                 self._look_nearby(ground)
             is_small = all(room <= EVERY_SIZE for room in ground.room.values())
-            ends = (looks(MOST_LOOKED_OF_SMALL), None) if is_small else (looks(MOST_LOOKED), looks(MOST_LOOKED // 2))
-            self.open_bound = branch.run(*ends)
+            most, enough = (MOST_LOOKED_OF_SMALL, None) if is_small else (MOST_LOOKED, MOST_LOOKED // 2)
+            self.open_bound = branch.run(
+                self._looks(ground, most), None if enough is None else self._looks(ground, enough)
+            )
             self._refine(ground)
 
     @staticmethod
     def _is_few(ground: Ground) -> bool:
         return sum(ground.room.values()) <= FEW_DEVICES
+
+    def _looks(self, ground: Ground, count: int) -> int:
+        """Few devices hold little that many looks would find."""
+        return self.settler.leaves.looks(count, ROLES_ON_FEW if self._is_few(ground) else USUAL_ROLES)
 
     def _refine(self, ground: Ground) -> None:
         """Sizes around those of the best, where these were thinned."""
@@ -175,7 +182,7 @@ class _Search:
         if len(seats) == len(best.option.pools):
             near = Branch(ground, self.settler.settle_seats, lambda: self.settler.score)
             near.start(Box(tuple(seats), (0,) * len(seats), tuple(len(seat.sizes) - 1 for seat in seats)))
-            near.run(ground.count.looked_at + self.settler.leaves.looks(MOST_LOOKED // 4))
+            near.run(ground.count.looked_at + self._looks(ground, MOST_LOOKED // 4))
 
     def _climb(self, ground: Ground) -> None:
         """From the best that is known, and from every role on its own, where not every size is tried: see climb.py."""
@@ -186,7 +193,7 @@ class _Search:
         starts = [parts] if all(name in ground.sizes for _, name in parts) else []
         if len(self.ways.roles) <= MOST_APART:
             starts.append([((role,), group) for role in self.ways.roles])
-        end = ground.count.looked_at + self.settler.leaves.looks(MOST_CLIMBED)
+        end = ground.count.looked_at + self._looks(ground, MOST_CLIMBED)
         for _, seats, places in Climb(ground, end).ways(
             [[Seat(roles, name, ground.sizes[name]) for roles, name in start] for start in starts if start]
         ):
@@ -201,7 +208,7 @@ class _Search:
             self.settler.settle_quickly(parts, sizes, self.settler.score, (MOST_NODES_CLIMBED, 0))
         gain = min(1.0, (self.settler.score[0] / self.open_bound - 1.0) / WORTH_MOVING) if self.open_bound > 0 else 1.0
         most = MOST_MOVED_ON_FEW if self._is_few(ground) else MOST_MOVED
-        end = ground.count.looked_at + self.settler.leaves.looks(round(gain * most))
+        end = ground.count.looked_at + self._looks(ground, round(gain * most))
         Nearby(ground, self.settler, Climb(ground, end), end).run(ways)
 
     def _ground(self) -> Ground:
