@@ -75,7 +75,7 @@ class Checkpoints:
         """Everything of this step is written: make it visible, then drop what need not be kept."""
         part, whole = self._part(state.step), self.folder(state.step)
         (part / "state.json").write_bytes(msgspec.json.format(msgspec.json.encode(state, order="sorted"), indent=2))
-        _sync(part)
+        write_through(part)
         shutil.rmtree(whole, ignore_errors=True)
         part.rename(whole)
         self._begun.discard(state.step)
@@ -141,8 +141,9 @@ def _steps_in(folder: Path) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
-def _sync(folder: Path) -> None:
-    """Write everything under `folder`, names too, through to the disk."""
+def write_through(folder: Path) -> None:
+    """Write everything under `folder`, names too, through to the disk. A rank does it with what it wrote, as a sync on
+    another host does not vouch for that."""
     for path in sorted(folder.rglob("*"), reverse=True):
         _fsync(path)
     _fsync(folder)

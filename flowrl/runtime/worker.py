@@ -20,6 +20,7 @@ from flowrl.program.program import InstructionKind
 from flowrl.runtime.ages import versions_in
 from flowrl.runtime.assemble import Source, assemble
 from flowrl.runtime.carried_sessions import CarriedSession
+from flowrl.runtime.checkpoint import write_through
 from flowrl.runtime.interact import first_words
 from flowrl.runtime.launchers.contract import Part
 from flowrl.runtime.sessions import Session
@@ -120,10 +121,11 @@ class RoleWorker:
         return keeps_state(self.setup.role, self.setup.ops)
 
     def save(self, folder: Path) -> None:
-        """Write this rank's state under `folder`/ROLE, `folder` being the checkpoint's."""
+        """Write this rank's state under `folder`/ROLE, `folder` being the checkpoint's, through to the disk."""
         place = folder / self.setup.role.name
         place.mkdir(parents=True, exist_ok=True)
         self._method("save")(place)
+        write_through(place)
 
     def restore(self, folder: Path) -> None:
         """Read what `save` wrote to the checkpoint `folder`; a role that keeps no state has nothing to read."""
