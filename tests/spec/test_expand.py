@@ -11,7 +11,9 @@ from pydantic import BaseModel
 
 from flowrl import api
 from flowrl.api.compile import check_spec
+from flowrl.api.digests import flow_digest
 from flowrl.compiler.lower.effects import idle
+from flowrl.graph.signatures import LOSSES
 from flowrl.spec import FlowSpec, load, loads
 from flowrl.spec.expand import expanded
 from flowrl.spec.presets import preset_names
@@ -125,3 +127,21 @@ def test_a_key_of_a_preset_that_an_override_leaves_idle_is_not_written(tmp_path:
         written = tmp_path / "expanded.yaml"
         written.write_text(text, encoding="utf-8")
         assert not [d for d in api.check(written).diagnostics if d.severity == "error"]
+
+
+@pytest.mark.parametrize(
+    "loss", sorted(name for name, loss in LOSSES.items() if loss.head == "lm" and name != "distill")
+)
+def test_a_preset_under_another_loss_is_still_the_flow_it_expands_to(loss: str) -> None:
+    """What the preset wrote for its own loss is in neither graph."""
+    compared = 0
+    for name in preset_names():
+        if name == "rm":  # trains no policy
+            continue
+        spec = loads(minimal(name), sets=["roles.actor_train.update.loss=" + loss], folder=EXAMPLES)
+        checked = check_spec(spec)
+        if checked.graphs:
+            again = check_spec(loads(expanded(spec, idle(spec)), folder=EXAMPLES))
+            assert flow_digest(spec, checked.graphs) == flow_digest(spec, again.graphs)
+            compared += 1
+    assert compared

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from flowrl.compiler.lower.assumptions import unread_assumptions, warn_assumptions
 from flowrl.compiler.lower.edges import head_of, in_turns
-from flowrl.compiler.lower.params import DENOISER_KEYS
+from flowrl.compiler.lower.params import DENOISER_KEYS, OF_RATIOS, OF_SOME_LOSSES
 from flowrl.compiler.lower.stage import Stage
 from flowrl.diag.diagnostic import Diagnostic, diagnose
 from flowrl.graph.graph import Kind
@@ -30,8 +30,6 @@ MATHS, MACHINERY = "FR0240", "FR0241"
 """A key of the maths without effect means another flow than the one written: an error. One of the machinery: a
 warning."""
 
-OF_SOME_LOSSES = ("clip_ratio", "clip_dual", "clip_value", "beta")
-OF_RATIOS = ("old_log_probs", "correction", "entropy_coef")
 OF_TOKENS = ("max_response_tokens", "max_turn_tokens", "max_context_tokens", "temperature", "top_p", "top_k", "stop")
 OF_RANGES = ("keep_top", "min", "max")
 BATCH_BACKENDS = ("hf", "deepspeed")

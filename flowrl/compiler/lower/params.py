@@ -25,8 +25,8 @@ from flowrl.graph.params import (
     ScoreParams,
     UpdateParams,
 )
-from flowrl.graph.signatures import ESTIMATORS, LOSSES
-from flowrl.spec.blocks import ClipDocument, CorrectionDocument, GenerateDocument, KlDocument
+from flowrl.graph.signatures import ESTIMATORS, LOSSES, LossSignature
+from flowrl.spec.blocks import ClipDocument, CorrectionDocument, GenerateDocument, KlDocument, UpdateDocument
 from flowrl.spec.package_keys import known_keys
 from flowrl.spec.roles import (
     EnvRole,
@@ -41,6 +41,8 @@ from flowrl.spec.roles import (
 
 OWN_KEYS = ("gamma", "lam", "coef", "step_weight", "turn_gamma")
 """Parameters that belong to some estimators only."""
+OF_SOME_LOSSES = ("clip_ratio", "clip_dual", "clip_value", "beta")
+OF_RATIOS = ("old_log_probs", "correction", "entropy_coef")
 DENOISER_KEYS = ("denoise_steps", "eta", "height", "width", "noise_per")
 
 
@@ -120,6 +122,7 @@ def update_params(stage: Stage, name: str, role: TrainerRole, head: str | None) 
         span = stage.span("roles", name, "update", "loss")
         why = "it is how far the policy may go from the reference, and no value suits every job"
         stage.refuse("FR0222", span, block=f"{name}.update", key="beta", why=why, example="0.1")
+    update = _read(update, loss)
     clip = update.clip_ratio
     low, high = (clip.low, clip.high) if isinstance(clip, ClipDocument) else (clip, clip)
     step = stage.document.step
@@ -144,6 +147,18 @@ def update_params(stage: Stage, name: str, role: TrainerRole, head: str | None) 
         action_share=update.action_share,
         extra=_of_package(role, "update", update.declared),
     )
+
+
+def _read(update: UpdateDocument, loss: LossSignature) -> UpdateDocument:
+    """Without what this loss does not read. A user who wrote that is told (effects.py); a preset may have it for the
+    loss that the user replaced."""
+    unread = (
+        *(key for key in OF_SOME_LOSSES if key not in loss.keys),
+        *(OF_RATIOS if not loss.ratio else ()),
+        *(("kl",) if not loss.kl else ()),
+        *(("aggregate",) if not loss.aggregate else ()),
+    )
+    return update.model_copy(update={key: UpdateDocument.model_fields[key].default for key in unread})
 
 
 def _check_corrections(stage: Stage, name: str, corrections: Sequence[CorrectionDocument]) -> None:
