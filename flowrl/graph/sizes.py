@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from flowrl.graph.rows import share_of
+from flowrl.graph.graph import Op
+from flowrl.graph.params import FilterParams
+from flowrl.graph.rows import Rows, share_of
 
 WINDOW = 4096
 """How far from a number a legal one is looked for."""
@@ -17,13 +19,6 @@ def nearest_divisors(number: int, near: int) -> tuple[int, ...]:
     below = [d for d in divisors if d < near]
     above = [d for d in divisors if d > near]
     return (*below[-1:], *above[:1])
-
-
-def nearest_multiples(factor: int, near: int) -> tuple[int, ...]:
-    """The greatest positive multiple of `factor` below `near` and the least above it."""
-    below = near - near % factor
-    below = below - factor if below == near else below
-    return (*((below,) if below > 0 else ()), near - near % factor + factor)
 
 
 def nearest_shares(share: float, count: int) -> tuple[str, ...]:
@@ -38,6 +33,28 @@ def nearest_legal(is_legal: Callable[[int], bool], near: int) -> tuple[int, ...]
     below = (n for n in range(near - 1, max(0, near - WINDOW), -1) if is_legal(n))
     above = (n for n in range(near + 1, near + WINDOW) if is_legal(n))
     return tuple(n for n in (next(below, None), next(above, None)) if n is not None)
+
+
+def is_whole(share: float, count: int) -> bool:
+    """Whether a share of so many rows is a whole number of them, and not none."""
+    left = share_of(share, count)
+    return left.denominator == 1 and left > 0
+
+
+def dividing(rows: Rows, op: Op, updates: int) -> Callable[[int], bool]:
+    """Whether of so many prompts of a step the filters above `op` leave a number that `updates` divides."""
+    filters = [f.params for f in rows.filters(op) if isinstance(f.params, FilterParams)]
+    groups = [f.keep_top for f in filters if f.keep_top is not None and f.unit == "group"]
+    shares = [] if rows.refilled(op) else groups
+
+    def is_legal(count: int) -> bool:
+        for share in shares:
+            if not is_whole(share, count):
+                return False
+            count = int(share_of(share, count))
+        return count % updates == 0
+
+    return is_legal
 
 
 def _divisors(number: int) -> list[int]:

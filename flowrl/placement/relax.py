@@ -9,11 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from math import lcm
+from typing import overload
 
 from msgspec.structs import replace
 
 from flowrl.graph.graph import Graph, Kind, Op, Role
-from flowrl.graph.params import ForwardParams, GenerateParams, ScoreParams, UpdateParams
+from flowrl.graph.params import DataParams, FilterParams, ForwardParams, GenerateParams, ScoreParams, UpdateParams
+from flowrl.graph.rows import rows_of
+from flowrl.graph.sizes import WINDOW, dividing
 from flowrl.machine.cluster import Cluster
 from flowrl.machine.shorthand import larger_by, roomier
 from flowrl.machine.traits import ENGINES
@@ -34,7 +38,7 @@ Step = tuple[str, Callable[[Situation], Situation]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edit:
-    steps: tuple[Step, ...]
+    steps: Sequence[Step]
     """Ever stronger forms of one edit; the first that fits is the one shown."""
     keys: int = 1
     """How many keys of the flow it changes."""
@@ -154,6 +158,55 @@ def shorter_edits(graph: Graph, request: PlacementRequest) -> Iterator[Edit]:
     for op in graph.ops:
         if isinstance(op.params, GenerateParams) and op.label is None:
             yield _shorter(op, op.params.max_response_tokens, _with_its_length(graph, op, request))
+
+
+def fewer_prompts(graph: Graph, least: int) -> Iterator[Edit]:
+    """A smaller step, of `least` prompts at least; the largest first. It changes what is trained, as shorter responses
+    do. Only prompts that every update can share out evenly, and of which filters leave whole numbers."""
+    rows = rows_of(graph)
+    updates = [(op, op.params.updates) for op in graph.ops if isinstance(op.params, UpdateParams)]
+    legal = [dividing(rows, op, count) for op, count in updates if rows.prompts(op).fixed is not None]
+    filters = [op.params for op in graph.ops if isinstance(op.params, FilterParams)]
+    if any(each.keep_top is not None and each.unit == "sample" and each.within == "step" for each in filters):
+        return
+    kept = any(each.keep_top is not None for each in filters)
+    stride = max(1, graph.step.prompts // WINDOW) if kept else lcm(*(count for _, count in updates))
+    counts = range((graph.step.prompts - 1) // stride * stride, least - 1, -stride)
+    steps = _Sizes(counts if not kept else [count for count in counts if all(is_legal(count) for is_legal in legal)])
+    yield Edit(steps=steps, falling=True)
+
+
+class _Sizes(Sequence[Step]):
+    """Steps of so many prompts each, written when they are asked for: there may be a million."""
+
+    def __init__(self, counts: Sequence[int]) -> None:
+        self.counts = counts
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @overload
+    def __getitem__(self, at: int) -> Step: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Step]: ...
+    def __getitem__(self, at: int | slice) -> Step | Sequence[Step]:
+        found = self.counts[at]
+        return (f"step.prompts: {found}", _of_prompts(found)) if isinstance(found, int) else _Sizes(found)
+
+
+def _of_prompts(count: int) -> Callable[[Situation], Situation]:
+    def apply(situation: Situation) -> Situation:
+        graph, cluster, request = situation
+        drawn = tuple(_drawing(op, count) for op in graph.ops)
+        return replace(graph, ops=drawn, step=replace(graph.step, prompts=count)), cluster, request
+
+    return apply
+
+
+def _drawing(op: Op, count: int) -> Op:
+    """A data set that feeds the step gives as many rows as it has prompts (the pass balance_rates)."""
+    draws = isinstance(op.params, DataParams) and op.params.prompts is not None
+    return _with_params(op, {"prompts": count}) if draws else op
 
 
 def cluster_edits(cluster: Cluster, request: PlacementRequest) -> Iterator[Edit]:

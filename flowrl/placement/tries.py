@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from flowrl.diag.diagnostic import FlowError
 from flowrl.machine.shape import ModelShape
+from flowrl.placement.checks.rows import fewest_prompts
+from flowrl.placement.cost.workload import Workload
 from flowrl.placement.relax import (
     Edit,
     Situation,
@@ -19,6 +21,7 @@ from flowrl.placement.relax import (
     cluster_edits,
     combined_edits,
     device_edits,
+    fewer_prompts,
     joint_edits,
     placement_edits,
     role_edits,
@@ -58,7 +61,7 @@ def fixes(situation: Situation, shapes: Mapping[str, ModelShape], tightest: Memo
     guilty, phases = guilty_roles(best), frozenset(entry.phase for entry in _over(best))
     found = tries.fitting(role_edits(graph, guilty), best) or tries.fitting(joint_edits(graph, guilty, phases), best)
     found = found or tries.fitting(combined_edits(graph, guilty), best)
-    found = found or tries.fitting(shorter_edits(graph, request), best)
+    found = found or tries.fitting((*shorter_edits(graph, request), *fewer_prompts(graph, tries.least_prompts)), best)
     found = sorted((*found, *tries.fitting(placement_edits(request), best)), key=_cost)
     found = sorted((tries.anew(fix) for fix in found[:SHOWN]), key=_cost)
     more = tries.fitting(cluster_edits(cluster, request), best)[:1]
@@ -96,6 +99,12 @@ class Tries:
         found = (self._weakest(edit) for edit in edits if edit.may_help(over))
         return [fix for fix in found if fix is not None]
 
+    @property
+    def least_prompts(self) -> int:
+        """Of a step that gives each rank of the candidate's pools work."""
+        graph, _, request = self.situation
+        return fewest_prompts(graph, Workload(graph, self.shapes, request), self.best.laid.pools)
+
     def anew(self, fix: Fix) -> Fix:
         """The same with its pools searched anew, which may be faster; as it is where no try is left."""
         if fix.anew or self.left < WHOLE:
@@ -108,12 +117,13 @@ class Tries:
         )
 
     def _weakest(self, edit: Edit) -> Fix | None:
-        """The first of the steps that fits, looked for in strides that double and then halve."""
+        """The first of the steps that fits, looked for in strides that double and then halve; where each needs no more
+        than the one before, by halves from the last."""
         steps = edit.steps
-        if len(steps) == 0 or (edit.falling and len(steps) > 1 and self._fix(edit, steps[-1]) is None):
+        if len(steps) == 0:
             return None
-        failed, at = -1, 0
-        found = self._fix(edit, steps[0])
+        failed, at = -1, len(steps) - 1 if edit.falling else 0
+        found = self._fix(edit, steps[at])
         while found is None and at < len(steps) - 1 and self.left > 0:
             failed, at = at, min(2 * at + 1, len(steps) - 1)
             found = self._fix(edit, steps[at])

@@ -86,6 +86,10 @@ class Turned:
                 return ratio, best
             ratio, best = self._ratio(circle, seconds), circle
 
+    def longer(self, seconds: Sequence[float], ratio: float) -> Circle:
+        """A circle of a larger ratio, where arcs take these seconds; none if there is none."""
+        return self._longer(seconds, ratio, _SLACK * sum(seconds))
+
     def _longer(self, each: Sequence[float], ratio: float, slack: float) -> Circle:
         """Of the circles longer than `ratio` a token that longest paths run into, the one of the largest ratio; none if
         paths end. (Bellman & Ford, with all arcs without tokens in one sweep.)"""

@@ -159,3 +159,33 @@ def test_engines_are_given_less_or_where_they_do_not_start_more() -> None:
     assert higher.phases == frozenset({"start actor_infer"})
     open_ = role_edits(told_text(GRPO).graph, frozenset({"actor_infer"}))
     assert [e.phases for e in open_ if "kv_fraction" in e.steps[0][0]] == [higher.phases]  # placement chose the less
+
+
+HELD = with_placement(
+    GRPO.replace("backend: vllm,", "backend: hf,").replace("prompts: 128,", "prompts: 512,"),
+    "colocated",
+)
+"""transformers' generate keeps all rows of a rank at once."""
+LONG = with_placement(
+    GRPO.replace(
+        "{prompts: 128, samples_per_prompt: 8, updates: 2}", "{prompts: 900000, samples_per_prompt: 32, updates: 4}"
+    ),
+    "colocated",
+)
+"""2.6 TiB of rows at the controller."""
+KEPT = HELD.replace(
+    "roles:", "roles:\n  best: {kind: filter, rule: top, by: reward.rewards, unit: group, keep_top: 0.25}", 1
+).replace("reward.score -> advantage", "reward.score -> best.select\n  - reward.score, best.select -> advantage")
+
+
+@pytest.mark.parametrize(("flow", "unit", "binds"), [(HELD, 2, "KV cache"), (LONG, 4, "rows of a step")])
+def test_the_largest_step_that_fits_is_named(flow: str, unit: int, binds: str) -> None:
+    """The edited flow fits, and one with a prompt more in each update does not: both written out and placed anew."""
+    told = told_text(flow)
+    assert binds in "".join(refusal(told).notes)
+    (edit,) = (text for text, _ in shown(told) if text.startswith("step.prompts: "))
+    most = int(edit.removeprefix("step.prompts: "))
+    assert most % unit == 0
+    written = re.compile(r"(?<=\{prompts: )\d+")
+    assert told_text(written.sub(str(most), flow)).placement.diagnostics == ()
+    assert refusal(told_text(written.sub(str(most + unit), flow)))

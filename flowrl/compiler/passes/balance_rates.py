@@ -13,7 +13,7 @@ from flowrl.graph.rates import crossing_inputs, step_rates, updates_per_step
 from flowrl.graph.rows import Rows, share_of, trained_ops
 from flowrl.graph.sdf import Balance, Conflict, balance
 from flowrl.graph.signatures import ESTIMATORS, LOSSES
-from flowrl.graph.sizes import nearest_divisors, nearest_legal, nearest_multiples, nearest_shares
+from flowrl.graph.sizes import dividing, is_whole, nearest_divisors, nearest_legal, nearest_shares
 
 
 def balance_rates(graph: Graph) -> Graph:
@@ -100,10 +100,10 @@ def _part_of_a_row(graph: Graph, rows: Rows, op: Op) -> Diagnostic | None:
     if in_group:
         count, what = samples // prompts, "samples of a prompt"
     left = share_of(params.keep_top, count)
-    if rows.bounds(op).fixed is None or count == 0 or _is_whole(params.keep_top, count):
+    if rows.bounds(op).fixed is None or count == 0 or is_whole(params.keep_top, count):
         return None
     share, width = params.keep_top, 1 if params.unit == "group" or in_group else samples // prompts
-    sizes = nearest_legal(lambda n: _is_whole(share, n * width), count // width)
+    sizes = nearest_legal(lambda n: is_whole(share, n * width), count // width)
     legal = [f"keep_top {_either(nearest_shares(share, count))}"]
     if in_group or prompts == graph.step.prompts:
         key = "samples_per_prompt" if in_group else "prompts"
@@ -195,37 +195,9 @@ def _indivisible(graph: Graph, rows: Rows, op: Op, params: UpdateParams) -> Diag
         updates=updates,
         quotient=quotient,
         rest=rest,
-        near_prompts=_either(_near_prompts(rows, op, updates, step.prompts)),
+        near_prompts=_either(nearest_legal(dividing(rows, op, updates), step.prompts)),
         near_updates=_either(nearest_divisors(prompts, updates)),
     )
-
-
-def _near_prompts(rows: Rows, op: Op, updates: int, prompts: int) -> tuple[int, ...]:
-    """Numbers of prompts near those of the step of which filters leave a number that `updates` divides."""
-    shares = [
-        f.params.keep_top for f in rows.filters(op) if isinstance(f.params, FilterParams) and _of_groups(f.params)
-    ]
-    if not shares or rows.refilled(op):
-        return nearest_multiples(updates, prompts)
-
-    def is_legal(count: int) -> bool:
-        for share in shares:
-            if not _is_whole(share or 1.0, count):
-                return False
-            count = int(share_of(share or 1.0, count))
-        return count % updates == 0
-
-    return nearest_legal(is_legal, prompts)
-
-
-def _of_groups(params: FilterParams) -> bool:
-    return params.keep_top is not None and params.unit == "group"
-
-
-def _is_whole(share: float, count: int) -> bool:
-    """Whether a share of so many rows is a whole number of them, and not none."""
-    left = share_of(share, count)
-    return left.denominator == 1 and left > 0
 
 
 def _unpublished(graph: Graph, edge: Edge) -> Diagnostic:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 from flowrl.diag.diagnostic import Diagnostic, diagnose
@@ -52,6 +53,14 @@ def starved(graph: Graph, work: Workload, pools: Sequence[Pool]) -> tuple[Op, La
         if graph.role(op.role).backend in COLLECTIVE and shares(work, op).count < layout.dp:
             return op, layout
     return None
+
+
+def fewest_prompts(graph: Graph, work: Workload, pools: Sequence[Pool]) -> int:
+    """Of a step in which each of these ranks still has a unit."""
+    placed = _placed(graph, pools)
+    fed = ((op, layout.dp) for op, layout in placed if graph.role(op.role).backend in COLLECTIVE)
+    needed = (dp / max(1, shares(work, op).count) for op, dp in fed)
+    return max(1, ceil(graph.step.prompts * max(needed, default=0)))
 
 
 def more_ranks_than_rows(work: Workload, op: Op, layout: Layout) -> Diagnostic:

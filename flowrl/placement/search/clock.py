@@ -38,12 +38,11 @@ Ring = tuple[tuple[int, ...], Moves, int]
 """Nodes of a circle, moves on it, and its tokens."""
 
 
-_Known = tuple[Callable[[Sequence[float]], Sequence[float]], Moves, int]
+_Known = tuple[Callable[[Sequence[float]], Sequence[float]], Ring]
 
 
 def _known(ring: Ring) -> _Known:
-    nodes, moves, tokens = ring
-    return _getter(nodes), moves, tokens
+    return _getter(ring[0]), ring
 
 
 class Frame:
@@ -59,15 +58,18 @@ class Frame:
 
     def reaches(self, nodes: Sequence[float], moves: Sequence[Pair], most: float) -> bool:
         """Whether no step is shorter than `most`."""
-        for place, (ring, moved, tokens) in enumerate(self._rings):
-            seconds = sum(ring(nodes))
+        for place, (passed, (_, moved, tokens)) in enumerate(self._rings):
+            seconds = sum(passed(nodes))
             if moved:
                 seconds += _moved(moved, moves)
             if seconds >= most * tokens:
                 if place:
                     self._rings.insert(0, self._rings.pop(place))
                 return True
-        return self.least(nodes, moves, most) > most
+        circle = self._turned.longer(self._seconds(nodes, moves), most)
+        if circle:
+            self._keep(circle)
+        return bool(circle)
 
     def least(self, nodes: Sequence[float], moves: Sequence[Pair], at_least: float = 0.0) -> float:
         """The seconds of a step, if they are more than `at_least`."""
@@ -77,18 +79,29 @@ class Frame:
         self, nodes: Sequence[float], moves: Sequence[Pair], at_least: float = 0.0
     ) -> tuple[float, tuple[int, ...]]:
         """The same with the nodes of a circle that takes as long; none if all take less."""
+        longest: tuple[int, ...] = ()
+        for passed, (ring, moved, tokens) in self._rings:
+            ratio = (sum(passed(nodes)) + (_moved(moved, moves) if moved else 0.0)) / tokens
+            if ratio > at_least:
+                at_least, longest = ratio, ring
+        found, circle = self._turned.largest(self._seconds(nodes, moves), at_least)
+        return found, self._keep(circle) if circle else longest
+
+    def _seconds(self, nodes: Sequence[float], moves: Sequence[Pair]) -> list[float]:
+        """Of each wait."""
         seconds = list(self._full((*nodes, 0.0)))
         for place, moved in self._moved:
             seconds[place] += _moved(moved, moves)
-        found, circle = self._turned.largest(seconds, at_least)
-        if circle:
-            passed = [self._waits[place] for place in circle]
-            ring = tuple(wait.source for wait in passed if wait.full)
-            moved = tuple(move for wait in passed for move in wait.moves)
-            self._rings.insert(0, _known((ring, moved, sum(wait.tokens for wait in passed))))
-            del self._rings[MOST_RINGS:]
-            return found, ring
-        return found, ()
+        return seconds
+
+    def _keep(self, circle: Sequence[int]) -> tuple[int, ...]:
+        """Remember the circle of these waits; its nodes."""
+        passed = [self._waits[place] for place in circle]
+        ring = tuple(wait.source for wait in passed if wait.full)
+        moved = tuple(move for wait in passed for move in wait.moves)
+        self._rings.insert(0, _known((ring, moved, sum(wait.tokens for wait in passed))))
+        del self._rings[MOST_RINGS:]
+        return ring
 
 
 def _getter(places: Sequence[int]) -> Callable[[Sequence[float]], Sequence[float]]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flowrl.graph.graph import Graph
 from flowrl.graph.params import DataParams, GenerateParams
 from flowrl.graph.rates import RowBounds, rows_per_step
-from flowrl.graph.sizes import nearest_divisors, nearest_multiples
+from flowrl.graph.sizes import nearest_divisors, nearest_legal
 from tests.compiler.flows import GRPO, PPO, compiled, refused
 
 
@@ -28,7 +28,7 @@ def test_nearest_sizes_are_the_nearest_legal_ones(prompts: int, updates: int) ->
     if prompts % updates:
         whole = [p for p in range(1, prompts + updates + 1) if p % updates == 0]
         under, over = [p for p in whole if p < prompts], [p for p in whole if p > prompts]
-        assert nearest_multiples(updates, prompts) == tuple(under[-1:] + over[:1])
+        assert nearest_legal(lambda count: count % updates == 0, prompts) == tuple(under[-1:] + over[:1])
 
 
 @given(st.integers(1, 24), st.integers(1, 24), st.integers(1, 3))
