@@ -8,8 +8,9 @@ from benchmarks.searching.chains import cases, has_one
 from benchmarks.searching.instances import instance
 from benchmarks.searching.optimum import SAME, SEED, compared
 
-NUMBERS = (3, 4, 6, 7, 8, 13, 19, 20)
-"""Of instances: one kind of device and two, nodes with little memory, and one on which nothing fits."""
+NUMBERS = (3, 4, 6, 7, 8, 13, 19, 20, 142)
+"""Of instances: one kind of device and two, nodes with little memory, one on which nothing fits, and the one with the
+longest proof."""
 
 
 def test_the_search_finds_what_the_oracle_finds() -> None:
