@@ -70,6 +70,8 @@ Epochs = Annotated[int, Field(ge=1, le=100)]
 """Of a step's batch. PPO makes 3 to 15 in its paper (arXiv 1707.06347); of many, each is instructions in the plan."""
 Takes = Annotated[int, Field(ge=1, le=8)]
 """Of a session (compiler/emit/sessions.py): more parts cost more instructions than they save time."""
+Layers = Annotated[int, Field(ge=1, le=4096)]
+"""Of a model: as many as machine/config.py takes."""
 Steps = Annotated[int, Field(ge=1, le=10_000_000)]
 """Of a run: one a second for a hundred days."""
 

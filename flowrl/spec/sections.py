@@ -12,6 +12,7 @@ from flowrl.spec.document import (
     ByForm,
     Document,
     Epochs,
+    Layers,
     List,
     Mapping,
     NotNegative,
@@ -87,7 +88,7 @@ class ShapeDocument(Document):
     """`characters`, or a folder or hub id."""
     hidden_size: Positive
     """Width of the residual stream."""
-    layers: Positive
+    layers: Layers
     """Decoder layers."""
     heads: Positive
     """Attention heads."""

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from pydantic import TypeAdapter
 
 import flowrl.machine.models
 from flowrl.diag.diagnostic import FlowError
-from flowrl.machine.config import shape_of_config
+from flowrl.machine.config import MOST_LAYERS, shape_of_config
 from flowrl.machine.models import CARDS, FAMILIES, card_entries, shape_of
 from flowrl.machine.shape import ModelShape
 from flowrl.machine.tokenizers import vocab_size
+from flowrl.spec.document import Layers
 
 TINY: dict[str, dict[str, Any]] = {
     "qwen2": {"tie_word_embeddings": True},
@@ -198,3 +200,7 @@ def test_kv_cache_of_a_token() -> None:
     for name, kib in sizes.items():
         assert CARDS[name].kv_bytes_per_token(2) == kib * 1024
     assert CARDS["Qwen/Qwen2.5-7B"].kv_bytes_per_token(2, tp=8) == 14 * 1024, "one head a device, copied"
+
+
+def test_a_shape_in_a_flow_has_as_many_layers_as_one_in_a_config() -> None:
+    assert TypeAdapter(Layers).json_schema()["maximum"] == MOST_LAYERS
