@@ -6,13 +6,17 @@ import re
 
 import pytest
 
-from flowrl.diag.diagnostic import Diagnostic
+from flowrl.compiler.lower.graph import lower_stage
+from flowrl.compiler.passes.pipeline import run_passes
+from flowrl.diag.diagnostic import Diagnostic, FlowError
+from flowrl.graph.graph import Graph
 from flowrl.machine.shorthand import larger_by, parse_cluster, roomier
-from flowrl.placement.relax import Edit, cluster_edits, device_edits, role_edits
+from flowrl.placement.relax import Edit, cluster_edits, device_edits, fewer_prompts, role_edits
 from flowrl.placement.request import Mode, PlacementRequest
 from flowrl.placement.search import search
 from flowrl.placement.tries import MOST_WORK, SHOWN, Tries, fixes
 from flowrl.plan.plan import LedgerLine, Memory
+from flowrl.spec import loads
 from tests.placement.flows import GRPO, PPO, with_placement
 from tests.placement.told import Told, told_text
 
@@ -173,9 +177,6 @@ LONG = with_placement(
     "colocated",
 )
 """2.6 TiB of rows at the controller."""
-KEPT = HELD.replace(
-    "roles:", "roles:\n  best: {kind: filter, rule: top, by: reward.rewards, unit: group, keep_top: 0.25}", 1
-).replace("reward.score -> advantage", "reward.score -> best.select\n  - reward.score, best.select -> advantage")
 
 
 @pytest.mark.parametrize(("flow", "unit", "binds"), [(HELD, 2, "KV cache"), (LONG, 4, "rows of a step")])
@@ -189,3 +190,32 @@ def test_the_largest_step_that_fits_is_named(flow: str, unit: int, binds: str) -
     written = re.compile(r"(?<=\{prompts: )\d+")
     assert told_text(written.sub(str(most), flow)).placement.diagnostics == ()
     assert refusal(told_text(written.sub(str(most + unit), flow)))
+
+
+@pytest.mark.parametrize(("share", "updates"), [(1.0, 4), (0.75, 2), (0.5, 3), (0.25, 2)])
+def test_steps_named_are_those_that_the_passes_allow(share: float, updates: int) -> None:
+    """Brute force: each smaller number of prompts, written out and compiled."""
+    best = (
+        f"  best: {{kind: filter, rule: threshold, unit: group, keep_top: {share}, by: reward.rewards}}\n  advantage:"
+    )
+    kept = GRPO.replace("  advantage:", best).replace("prompts: 128", "prompts: 24")
+    kept = kept.replace("reward.score -> advantage", "reward.score -> best.select\n  - best.select -> advantage")
+    flow = (kept if share < 1 else GRPO.replace("prompts: 128", "prompts: 24")).replace(
+        "updates: 2", f"updates: {updates}"
+    )
+
+    def graph(prompts: int) -> Graph | None:
+        try:
+            return run_passes(lower_stage(loads(flow.replace("prompts: 24", f"prompts: {prompts}")), 0))[0]
+        except FlowError:
+            return None
+
+    whole = graph(24)
+    assert whole is not None
+    (edit,) = fewer_prompts(whole, 1)
+    legal = {count: found for count in range(23, 0, -1) if (found := graph(count)) is not None}
+    assert [text for text, _ in edit.steps] == [f"step.prompts: {count}" for count in legal]
+    for (_, apply), found in zip(edit.steps, legal.values(), strict=True):
+        edited = apply((whole, parse_cluster("8xH100-80G"), PlacementRequest()))[0]
+        assert edited.step.prompts == found.step.prompts
+        assert [op.params for op in edited.ops] == [op.params for op in found.ops]
