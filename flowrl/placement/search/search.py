@@ -43,7 +43,7 @@ from flowrl.plan.plan import SearchReport
 MOST_LOOKED_FIRST = 8_000
 """Before anything but branch and bound: what is proven to be near the best by then needs few local moves."""
 MOST_LOOKED_OF_SMALL = 16_000
-"""Of groups of which every size is tried, with more roles than ROLES_ON_FEW: a check of eight stays under two seconds.
+"""Of groups of which every size is tried, with more roles than ROLES_ON_FEW: a plan of eight takes about a second.
 Some such flows have a better placement that more looks find; the gap says how much it may be."""
 MOST_NODES_CLIMBED = 1_000
 """Choices of a way that a climb came by: branch and bound has it again."""
