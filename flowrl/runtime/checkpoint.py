@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -145,7 +146,9 @@ def write_through(folder: Path) -> None:
     """Write everything under `folder`, names too, through to the disk. A rank does it with what it wrote, as a sync on
     another host does not vouch for that."""
     for path in sorted(folder.rglob("*"), reverse=True):
-        _fsync(path)
+        # What another rank is just writing may have had another name a moment ago; that rank syncs it.
+        with suppress(FileNotFoundError):
+            _fsync(path)
     _fsync(folder)
 
 

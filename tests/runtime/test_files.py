@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from flowrl.diag.diagnostic import FlowError, InternalError
 from flowrl.runtime import runfile
-from flowrl.runtime.checkpoint import Checkpoints, CheckpointState, at_step, newest, steps_of
+from flowrl.runtime.checkpoint import Checkpoints, CheckpointState, at_step, newest, steps_of, write_through
 from flowrl.runtime.jsonl import JsonLines, cut_back, read_lines
 from flowrl.runtime.launchers import choose
 from flowrl.runtime.ledger import Ledger, LedgerEntry, digest_of, runs
@@ -109,6 +109,25 @@ def test_a_checkpoint_is_seen_when_it_is_whole(tmp_path: Path) -> None:
     assert at_step(tmp_path, ["grpo"], 1) is None
     checkpoints.drop()
     assert sorted(p.name for p in (tmp_path / "checkpoints" / "grpo").iterdir()) == ["step-000002", "step-000010"]
+
+
+def test_a_rank_syncs_all_while_another_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """safetensors writes to a name of its own and renames: a name that was listed is gone, the rest is synced."""
+    for name in ("rank-0.json", "rank-1.safetensors.tmp", "rank-1.json"):
+        (tmp_path / name).write_text("{}")
+    opened: list[str] = []
+
+    def rename_first(path: Path, flags: int) -> int:
+        if (other := tmp_path / "rank-1.safetensors.tmp").exists():
+            other.rename(tmp_path / "rank-1.safetensors")
+        handle = original(path, flags)
+        opened.append(path.name)
+        return handle
+
+    original = os.open
+    monkeypatch.setattr(os, "open", rename_first)
+    write_through(tmp_path)
+    assert opened == ["rank-1.json", "rank-0.json", tmp_path.name]
 
 
 def test_run_folders_of_one_second_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
