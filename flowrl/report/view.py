@@ -314,10 +314,8 @@ def _places(graph: Graph) -> Iterator[tuple[str, Place]]:
 def _message(diagnostic: Diagnostic) -> Message:
     span = diagnostic.labels[0].span if diagnostic.labels else None
     place = None if span is None else Place(span.file, span.line, span.end_line)
-    return Message(
-        diagnostic.code,
-        diagnostic.severity.value,
-        diagnostic.headline,
-        tuple(help.text for help in diagnostic.helps),
-        place,
-    )
+    said = diagnostic.labels[0].text if diagnostic.labels else ""
+    # A browser shows marks of code as they are.
+    told = [part.replace("`", "") for part in (diagnostic.headline, said, diagnostic.why) if part]
+    helps = tuple(help.text.replace("`", "") for help in diagnostic.helps)
+    return Message(diagnostic.code, diagnostic.severity.value, ": ".join(told), helps, place)

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from flowrl.explain.pairs import Event
 from flowrl.explain.ran import ran
@@ -137,3 +138,11 @@ def test_a_run_is_told_within_the_width(width: int) -> None:
     text = render_ran(ran(plan, _events(plan), [], "runs/" + "x" * 90), width, ascii=True)
     assert max(map(len, text.splitlines())) <= width
     assert text.isascii()
+
+
+def test_the_page_says_why_a_plan_does_not_fit() -> None:
+    plan = plans.infeasible()
+    told = replace(plan.diagnostics[0], why="`actor_train.update` needs 81.0 GiB of 79.6 GiB on a device")
+    (message,) = plan_view(replace(plan, diagnostics=(told,))).messages
+    assert message.text == "placement does not fit: actor_train.update needs 81.0 GiB of 79.6 GiB on a device"
+    assert "`" not in "".join(message.helps)
