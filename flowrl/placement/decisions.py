@@ -99,9 +99,10 @@ def _rejected(candidate: Candidate, best: Candidate, objective: str) -> Rejected
         return Rejected(option=label, reason="does_not_fit", delta=needs_text(tightest))
     if candidate.late:
         return Rejected(option=label, reason="too_slow", delta=_delta(candidate.seconds, best.seconds, STEP_TIME))
-    worse = candidate.value > best.value
-    reason = ("slower" if objective == STEP_TIME else "costs_more") if worse else "not_preferred"
-    return Rejected(option=label, reason=reason, delta=_delta(candidate.value, best.value, objective))
+    # A recomputation is compared by its step whatever the flow minimises: it takes no more devices.
+    theirs, ours = (each.seconds if objective == STEP_TIME else each.value for each in (candidate, best))
+    reason = ("slower" if objective == STEP_TIME else "costs_more") if theirs > ours else "not_preferred"
+    return Rejected(option=label, reason=reason, delta=_delta(theirs, ours, objective))
 
 
 _UNITS = {STEP_TIME: "step time", GPU_SECONDS: "GPU-seconds", PRICE: "price", GPUS: "GPUs"}

@@ -69,6 +69,20 @@ def test_a_trainer_with_room_keeps_its_activations() -> None:
     ]
 
 
+def test_a_flow_that_saves_devices_is_told_the_seconds_of_the_other_choice() -> None:
+    """Recomputing takes no more devices, so their number says nothing."""
+    pools = "{rollout: {gpus: 8, roles: [actor_infer]}, train: {gpus: 8, roles: [actor_train]}}"
+    flow = OPEN_GRPO.replace(SIZE, ", micro_batch_tokens: 4096")
+    flow += f"placement: {{objective: gpus, pools: {pools}}}\n"
+    told = told_text(flow)
+    asked = told_text(flow.replace("update: {", "engine: {recompute: full}, update: {"))
+    slower = seconds(asked) / seconds(told) - 1
+    assert slower > 0
+    assert [(each.option, each.reason, each.delta) for each in decision(told).rejected] == [
+        ("full", "slower", f"{slower:+.0%} step time")
+    ]
+
+
 @pytest.mark.parametrize(
     ("flow", "trainers", "cluster"),
     [(OPEN_PPO, 2, "16xH100-80G"), (OPEN_PPO, 2, "16xH200"), (OPEN_GRPO, 1, "8xB200"), (FEW, 1, "16xH200")],
