@@ -92,12 +92,27 @@ class PoolView(msgspec.Struct, frozen=True):
     phases: tuple[Phase, ...]
 
 
+class Row(msgspec.Struct, frozen=True):
+    """An instruction that a run carried out, also one that no steady step has."""
+
+    id: str
+    role: str
+    target: str
+    """What it points at: its op, or its role."""
+    seconds: float
+    measured: float
+
+
 class StageView(msgspec.Struct, frozen=True):
     name: str
     step_seconds: float
     measured_seconds: float | None
     figures: tuple[tuple[str, str], ...]
     """What is said first: name and value."""
+    measured_figures: tuple[tuple[str, str], ...]
+    """The same as a run had it, with a word at what it did not measure; none without a run."""
+    rows: tuple[Row, ...]
+    """The largest difference first; none without a run."""
     bound: str
     """What the step waits for."""
     graphs: tuple[GraphView, ...]
@@ -182,6 +197,8 @@ def _stage(stage: StagePlan, passes: Sequence[tuple[str, Graph]], measured: RanS
         step_seconds=stage.estimate.step_seconds,
         measured_seconds=None if measured is None else measured.measured_step_seconds,
         figures=tuple(_figures(stage)),
+        measured_figures=() if measured is None else tuple(_measured_figures(stage, measured)),
+        rows=() if measured is None else tuple(_rows(stage, measured)),
         bound=bound_by(stage),
         graphs=tuple(graph_view(name, graph, pool_of, taken) for name, graph in named),
         pools=tuple(_pool(stage, pool, rows) for pool in stage.pools),
@@ -207,6 +224,29 @@ def _figures(stage: StagePlan) -> Iterator[tuple[str, str]]:
         yield "tightest", f"{gib(tightest.peak_bytes)} of {gib(tightest.limit_bytes)} GiB in {tightest.phase}"
     if bound := bound_by(stage):
         yield "waits for", bound.removeprefix("bound by ")
+
+
+def _measured_figures(stage: StagePlan, measured: RanStage) -> Iterator[tuple[str, str]]:
+    """Each figure of the plan: measured, or said to be estimated. A step of a run has as many samples as planned."""
+    estimate, step = stage.estimate, measured.measured_step_seconds
+    if not step:
+        yield from _figures(stage)
+        return
+    for name, value in _figures(stage):
+        if name == "step":
+            yield name, f"{seconds(step)}, the median of {measured.steps:,}; estimated {value}"
+        elif name == "samples/s":
+            yield name, rate(estimate.samples_per_second * estimate.step_seconds / step)
+        else:
+            yield name, f"{value} (estimated)"
+
+
+def _rows(stage: StagePlan, measured: RanStage) -> Iterator[Row]:
+    instructions = {i.id: i for i in stage.programs.instructions}
+    for row in measured.rows:
+        instruction = instructions[row.instruction]
+        target = instruction.op or instruction.role
+        yield Row(row.instruction, instruction.role, target, row.estimated_seconds, row.measured_seconds)
 
 
 def _pool(stage: StagePlan, pool: Pool, measured: Mapping[str, RanRow]) -> PoolView:

@@ -132,6 +132,39 @@ def test_measured_times_are_medians_without_the_first_step() -> None:
     assert "10.0 s measured" in render_ran(found)
 
 
+def test_the_page_has_every_row_of_a_run_that_the_text_has() -> None:
+    """Also of an instruction that no steady step has: the last save, what only a first step does."""
+    plan = plans.colocated()
+    stage = plan.stages[0]
+    some = next(i.id for i in stage.programs.instructions if i.id not in {r.instruction for r in _events(plan)})
+    timeline = tuple(span for span in stage.estimate.timeline if span.instruction != some)
+    durations = {id: took for id, took in stage.estimate.durations.items() if id != some}
+    estimate = replace(stage.estimate, timeline=timeline, durations=durations)
+    plan = replace(plan, stages=(replace(stage, estimate=estimate),))
+    events = [*_events(plan), Event(stage.name, some, 2, 0.75, 25.0)]
+    found = ran(plan, events, [{"stage": stage.name, "step": s, "seconds": 8.0} for s in (1, 2)], "runs/x")
+    shown = plan_view(plan, measured=found).stages[0]
+    told = [line.split("  ")[0].strip() for line in render_ran(found, 200).splitlines() if "  " in line.strip()]
+    rows = [row.id for row in shown.rows]
+    assert some in rows
+    assert rows == [each for each in told if each in rows]
+    assert [(row.seconds, row.measured) for row in shown.rows if row.id == some] == [(0.0, 0.75)]
+
+
+def test_figures_of_a_run_are_measured_or_said_to_be_estimated() -> None:
+    plan = plans.colocated()
+    stage = plan.stages[0]
+    lines = [{"stage": stage.name, "step": s, "seconds": t} for s, t in ((1, 20.0), (2, 9.0), (3, 11.0))]
+    shown = plan_view(plan, measured=ran(plan, _events(plan), lines, "runs/x")).stages[0]
+    planned, measured = dict(shown.figures), dict(shown.measured_figures)
+    assert list(planned) == list(measured)
+    assert measured["step"].startswith("10.0 s")
+    each_step = stage.estimate.samples_per_second * stage.estimate.step_seconds
+    assert float(measured["samples/s"].replace(",", "")) == pytest.approx(each_step / 10.0, rel=0.01)
+    assert measured["tightest"] == f"{planned['tightest']} (estimated)"
+    assert plan_view(plan).stages[0].measured_figures == ()
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_run_is_told_within_the_width(width: int) -> None:
     plan = plans.colocated()

@@ -44,7 +44,8 @@ function header(): HTMLElement {
     button.addEventListener("click", () => { stage = each; chosen = ""; remember({ stage: each.name, id: "" }); build(); });
     return button;
   })) : null;
-  const figures = html("dl", { class: "figures" }, ...stage.figures.map(([name, value]) => html("div", {}, html("dt", {}, name), html("dd", {}, value))));
+  const told = shown === "measured" && stage.measured_figures.length ? stage.measured_figures : stage.figures;
+  const figures = html("dl", { class: "figures" }, ...told.map(([name, value]) => html("div", {}, html("dt", {}, name), html("dd", {}, value))));
   return html("header", { class: "top" }, html("div", { class: "title" }, html("h1", {}, view.name),
     html("span", { class: "digest" }, `flow ${view.digest} · ${view.cluster}`), verdict, tools()), stages, figures);
 }

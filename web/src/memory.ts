@@ -15,7 +15,7 @@ export function memorySection(stage: Stage, colours: Colours): HTMLElement {
     const devices = [...new Set(pool.phases.map((phase) => phase.device))];
     return devices.map((device) => chart(stage, pool, device, pool.phases.filter((p) => p.device === device), colours));
   });
-  return section("fits", "Does it fit", "Peak of each phase while it goes on, before the first step on the left. Choose one for its ledger.",
+  return section("fits", "Does it fit", "Estimated peak of each phase while it goes on, before the first step on the left. Choose one for its ledger.",
     ...charts);
 }
 

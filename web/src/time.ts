@@ -69,14 +69,11 @@ function clipped(text: string, width: number): string {
 
 // After a run: estimated and measured side by side, the largest misestimate first.
 function table(stage: Stage): HTMLElement | null {
-  const bars = stage.pools.flatMap((pool) => pool.bars).filter((bar) => bar.measured !== null && bar.seconds > 0);
-  if (!bars.length) return null;
-  const off = (bar: Bar): number => Math.abs(bar.measured! - bar.seconds);
-  bars.sort((a, b) => off(b) - off(a));
+  if (!stage.rows.length) return null;
   return html("div", { class: "wide" }, html("table", { class: "misestimates" },
     html("caption", {}, "Estimated and measured, the largest difference first"),
     html("thead", {}, html("tr", {}, ...["instruction", "estimated", "measured", "×"].map((each) => html("th", { scope: "col" }, each)))),
-    html("tbody", {}, ...bars.map((bar) => html("tr", { "data-hit": JSON.stringify([bar.id, bar.target, bar.role]) },
-      html("td", {}, bar.text), html("td", {}, seconds(bar.seconds)), html("td", {}, seconds(bar.measured!)),
-      html("td", {}, (bar.measured! / bar.seconds).toFixed(2)))))));
+    html("tbody", {}, ...stage.rows.map((row) => html("tr", { "data-hit": JSON.stringify([row.id, row.target, row.role]) },
+      html("td", {}, row.id), html("td", {}, seconds(row.seconds)), html("td", {}, seconds(row.measured)),
+      html("td", {}, row.measured < 1000 * row.seconds ? (row.measured / row.seconds).toFixed(2) : "-"))))));
 }

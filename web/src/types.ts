@@ -26,8 +26,10 @@ export interface Rejected { option: string; reason: string; delta: string | null
 export interface Decision {
   id: string; what: string; chosen: string; reason: string; text: string; rejected: Rejected[]; override: string | null;
 }
+export interface Row { id: string; role: string; target: string; seconds: number; measured: number }
 export interface Stage {
-  name: string; step_seconds: number; measured_seconds: number | null; figures: [string, string][]; bound: string;
+  name: string; step_seconds: number; measured_seconds: number | null; figures: [string, string][];
+  measured_figures: [string, string][]; rows: Row[]; bound: string;
   graphs: Graph[]; pools: Pool[]; decisions: Decision[]; places: Record<string, Place>;
 }
 export interface Message { code: string; severity: string; text: string; helps: string[]; place: Place | null }
