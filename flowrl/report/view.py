@@ -234,7 +234,7 @@ def _measured_figures(stage: StagePlan, measured: RanStage) -> Iterator[tuple[st
         return
     for name, value in _figures(stage):
         if name == "step":
-            yield name, f"{seconds(step)}, the median of {measured.steps:,}; estimated {value}"
+            yield name, f"{seconds(step)} in the median; estimated {value}"
         elif name == "samples/s":
             yield name, rate(estimate.samples_per_second * estimate.step_seconds / step)
         else:
