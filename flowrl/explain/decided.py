@@ -26,6 +26,7 @@ REASONS: Mapping[str, str] = {
     "slower": "it fits, and a step takes longer",
     "costs_more": "it fits, and it costs more of what the flow minimises",
     "too_slow": "it fits, and a step takes longer than the flow allows",
+    "no_shorter_step": "it is faster on its own, and no step that was looked at with it is shorter",
     "not_preferred": "it is no better, and the first of equals is taken",
     "ranks_without_rows": "some rank would have no row to work on",
 }

@@ -23,7 +23,7 @@ from flowrl.placement.cost.role import RoleCost, RoleCosts, Site
 from flowrl.placement.cuts import Ground, cuts, least_first, needed_axes, searched_axes
 from flowrl.placement.engine_shares import FINE_PARTS, PARTS, smaller_shares
 from flowrl.placement.floors import Floor
-from flowrl.placement.layouts import change_text, layout_text, needs_text
+from flowrl.placement.layouts import change_text, layout_text, needs_text, reason_alone
 from flowrl.placement.micro_batches import Sizes, sizes_of
 from flowrl.placement.request import LayoutRequest
 from flowrl.plan.plan import Layout, Memory, Rejected, RolePlacement
@@ -143,8 +143,7 @@ class Choices:
         for layout in others[: MOST_TOLD - len(found)]:
             more = (times[layout] or 0.0) / max(here or 0.0, 1e-12) - 1.0
             delta = f"{change_text(more)} time of its own" if here is not None else None
-            reason = "slower" if more > 0 else "not_preferred"
-            found.append(Rejected(option=layout_text(layout), reason=reason, delta=delta))
+            found.append(Rejected(option=layout_text(layout), reason=reason_alone(more), delta=delta))
         return tuple(found)
 
     # -- layouts ------------------------------------------------------------------------------------------------------

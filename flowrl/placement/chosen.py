@@ -15,7 +15,7 @@ from flowrl.placement.choices import Choices
 from flowrl.placement.cost.bound import busy_seconds
 from flowrl.placement.cost.role import Site
 from flowrl.placement.engine_shares import is_open
-from flowrl.placement.layouts import change_text, layout_text, needs_text
+from flowrl.placement.layouts import change_text, layout_text, needs_text, reason_alone
 from flowrl.placement.micro_batches import cut_ops, open_size
 from flowrl.plan.plan import Decision, Memory, Pool, Rejected, RolePlacement
 
@@ -124,5 +124,5 @@ def _rejected(choices: Choices, site: Site, entry: RolePlacement, size: int | No
     if short is not None:
         return Rejected(option=f"{tokens:,} tokens", reason="does_not_fit", delta=needs_text(short))
     more = busy_seconds(costs, there) / max(busy_seconds(costs, here), 1e-12) - 1.0
-    reason = "slower" if more > 0 else "not_preferred"
-    return Rejected(option=f"{tokens:,} tokens", reason=reason, delta=f"{change_text(more, 1)} time of its own")
+    delta = f"{change_text(more, 1)} time of its own"
+    return Rejected(option=f"{tokens:,} tokens", reason=reason_alone(more), delta=delta)

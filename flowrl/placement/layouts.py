@@ -29,11 +29,23 @@ def layout_text(layout: Layout) -> str:
     return " ".join([f"dp{layout.dp}", *(f"{name}{size}" for name, size in others if size > 1)])
 
 
+ALIKE = 0.0005
+"""Shares of a time that read as none."""
+
+
 def change_text(share: float, digits: int = 0) -> str:
     """`+12%`; a decimal more below one in a hundred, as `−0.3%`, and `±0%` for what would read as none."""
-    if abs(share) < 0.0005:
+    if abs(share) < ALIKE:
         return "±0%"
     return f"{share:+.{digits if abs(share) >= 0.01 else max(1, digits)}%}".replace("-", "−", 1)
+
+
+def reason_alone(more: float) -> str:
+    """The code of a choice that takes this share more time where a role has the devices to itself, and was not taken.
+    One that is faster so was looked at in a step with all others, where it saves nothing or does not fit."""
+    if abs(more) < ALIKE:
+        return "not_preferred"
+    return "slower" if more > 0 else "no_shorter_step"
 
 
 def needs_text(entry: Memory) -> str:

@@ -178,7 +178,7 @@ class Rejected(msgspec.Struct, frozen=True, kw_only=True):
 
     option: str
     reason: str
-    """Coded: does_not_fit, slower, not_preferred, ranks_without_rows."""
+    """Coded: does_not_fit, slower, no_shorter_step, not_preferred, ranks_without_rows."""
     delta: str | None = None
     """What it needs of what there is, or how much longer its step takes."""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from flowrl import api
 from flowrl.placement.chosen import layout_decision, micro_batch_decision
 from flowrl.placement.layouts import change_text
 from flowrl.plan.plan import Decision, Layout, RolePlacement
+from tests.house.tree import ROOT
 from tests.placement.test_choices import MEGATRON, OPEN, choices_of, fastest, site_of
 
 LLAMA = MEGATRON.replace("Qwen/Qwen2.5-7B", "meta-llama/Llama-3.1-70B")
@@ -85,3 +87,18 @@ def test_a_written_micro_batch_is_no_decision() -> None:
 )
 def test_a_change_never_reads_as_none_with_a_sign(share: float, digits: int, text: str) -> None:
     assert change_text(share, digits) == text
+
+
+def test_a_size_that_is_faster_alone_makes_no_step_shorter() -> None:
+    """Written into the flow, with everything else chosen anew."""
+    file = ROOT / "examples" / "flows" / "02-ppo-reward-model-split.yaml"
+    (stage,) = api.plan(file).stages
+    tried = [
+        (decision.override, each.option.split()[0].replace(",", ""))
+        for decision in stage.decisions
+        for each in decision.rejected
+        if decision.what.startswith("micro-batch") and each.reason == "no_shorter_step"
+    ]
+    assert tried
+    for key, size in tried:
+        assert api.plan(file, [f"{key}={size}"]).stages[0].estimate.step_seconds >= stage.estimate.step_seconds
