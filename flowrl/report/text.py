@@ -84,7 +84,7 @@ def _stage(stage: StagePlan, cluster: Cluster, width: int, every: bool) -> list[
         *joined(_batch(stage), width, " ", first=" "),
         *section("WHAT", dataflow(stage.graph, room)),
         *section("WHERE", where(stage, cluster, room)),
-        *section("WHEN", when(stage, room)),
+        *section("WHEN", when(stage, room, legend=every)),
         *section("FITS", fits(stage, room)),
         *section("WHY", why(stage.decisions, room, every)),
     ]

@@ -16,6 +16,8 @@ _WIDEST_BAR = 60
 _SLIGHT = 0.01
 _SHORT = 0.02
 """Share of the step below which a role of the host gets no bar."""
+_LEGEND = ("█ works", "▌ works less than half of the time", "▒ moves weights or state")
+"""Of `_block`."""
 _LABELS = {
     InstructionKind.LOAD: "load",
     InstructionKind.OFFLOAD: "offload",
@@ -37,8 +39,9 @@ class _Row:
         return sum(span.seconds for span, _ in self.spans)
 
 
-def when(stage: StagePlan, width: int) -> list[str]:
-    """Bars on one scale, 0 to the step's seconds; what goes on in the next step comes in again on the left."""
+def when(stage: StagePlan, width: int, *, legend: bool = False) -> list[str]:
+    """Bars on one scale, 0 to the step's seconds; what goes on in the next step comes in again on the left. `legend`:
+    what the marks mean, below the scale."""
     step = stage.estimate.step_seconds
     if step <= 0:
         return []
@@ -56,6 +59,7 @@ def when(stage: StagePlan, width: int) -> list[str]:
         lines += joined([_named(row) for row in short], width, "  ", first="  ") if short else []
     scale = f"0 {'─' * (room - len(seconds(step)) - 3)} {seconds(step)}"
     lines.append(" " * (names + 3) + scale)
+    lines += joined(_LEGEND, width, "  ", first="  ") if legend else []
     return [*lines, *_bound(stage, width), *_seldom(stage, width)]
 
 

@@ -159,3 +159,11 @@ def write_goldens() -> None:
 
 if __name__ == "__main__":
     write_goldens()
+
+
+def test_marks_of_the_bars_are_explained_where_all_is_told() -> None:
+    plan = plans.colocated()
+    assert "moves weights or state" not in render_plan(plan)
+    told = render_plan(plan, every=True, ascii=True)
+    assert "# works" in told
+    assert "~ moves weights or state" in told
