@@ -176,9 +176,7 @@ def graphs() -> bool:
             seconds = median(GRAPH_RUNS, lambda path=path: compiled(path))
             holds &= row(f"load, lower and all passes, {ops} ops", seconds, GRAPH_SECONDS, reference)
             seconds = median(1, lambda path=path: api.check(path))
-            holds &= row(
-                f"check ({ops} ops, with a placement that fits and program)", seconds, GRAPH_SECONDS, reference
-            )
+            holds &= row(f"check ({ops} ops, placed to fit, program)", seconds, GRAPH_SECONDS, reference)
     sys.stdout.write(f"\n{'pass, ms':<24}" + "".join(f"{size:>10,}" for size in SIZES) + "\n")
     for name in timings[SIZES[0]].seconds:
         sys.stdout.write(f"{name:<24}" + "".join(f"{timings[s].seconds[name] * 1000:10,.1f}" for s in SIZES) + "\n")
